@@ -134,6 +134,11 @@ class JobSpec(msgspec.Struct, frozen=True):
     container: Container | None = None
     preload: tuple[str, ...] = ()
 
+    @property
+    def as_is(self) -> bool:
+        """Whether its processes are suspended as they are."""
+        return self.checkpoint is not None and self.checkpoint.transparent
+
 
 def optimum(spec: JobSpec) -> int:
     """Return the number of GPUs per node on which a job runs best.

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -97,6 +98,7 @@ def run(bench: Bench) -> None:
     bench.ask(lambda: _by_program(bench), "program")
     bench.ask(lambda: _by_users(bench), "same-user", "other-user")
     bench.ask(lambda: _by_hpcext(bench), "suspended")
+    bench.ask(lambda: _in_memory(bench), "stays")
     bench.ask(lambda: _job(bench), "job")
 
 
@@ -110,10 +112,32 @@ def _by_hpcext(bench: Bench) -> None:
     if why := criu.probe():
         bench.answer("suspended", NOT_ASKED, f"CRIU: {why}")
         return
-    words = [sys.executable, "-m", counter.__name__, str(bench.scratch / "job"), "gpu"]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    said = _counted(bench.scratch / "job", "gpu")
     bench.answer("suspended", "failed" not in said, str(said.pop("failed", "")), **said)
+
+
+def _in_memory(bench: Bench) -> None:
+    """By a job's supervisor, without CRIU: the program stays in memory, as the doctor tries it."""
+    if bench.rehearse:
+        says = "the stand-in has no memory; tests/launch/test_resident.py has another one"
+        bench.answer("stays", NOT_ASKED, says)
+        return
+    programs = bench.scratch / "without-criu"
+    programs.mkdir()
+    (programs / "criu").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "criu").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    said = _counted(bench.scratch / "stays", "gpu", "stays", path=path)
+    bench.answer("stays", "failed" not in said, str(said.pop("failed", "")), **said)
+
+
+def _counted(directory: Path, *words: str, path: str | None = None) -> dict[str, Any]:
+    """Return what the doctor's trial says."""
+    command = [sys.executable, "-m", counter.__name__, str(directory), *words]
+    environ = os.environ if path is None else {**os.environ, "PATH": path}
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=False)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _job(bench: Bench) -> None:
@@ -121,9 +145,6 @@ def _job(bench: Bench) -> None:
     if bench.rehearse:
         says = "the stand-in has no memory; tests/launch/test_transparent_driver.py has another one"
         bench.answer("job", NOT_ASKED, says)
-        return
-    if why := Criu(os.environ).probe():
-        bench.answer("job", NOT_ASKED, f"CRIU: {why}")
         return
     place = site(bench.scratch / "pilot")
     names = ("straight", "suspended", "other")
@@ -331,6 +352,7 @@ PART = Part(
         "between": "Can another program that takes most of the GPU run in between?",
         "suspended": "Can hpcext suspend a program with memory on the GPU as it is, with CRIU, and "
         "does it go on?",
+        "stays": "Can hpcext suspend such a program without CRIU, so that it stays in memory?",
         "job": "Does a training that knows nothing of hpcext, with loader workers and half "
         "precision, end with the same bits in a pilot that suspends it as it is for another one?",
         "program": "Does NVIDIA's `cuda-checkpoint` do the same?",

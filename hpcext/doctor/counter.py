@@ -1,8 +1,8 @@
-"""A trial of suspending a process as it is; ``python -m hpcext.doctor.counter DIRECTORY [gpu]``.
+"""A trial of suspending a process as it is; ``python -m hpcext.doctor.counter DIR [WORD]...``.
 
 A program that counts, with ``gpu`` one that counts in the memory of a GPU, is suspended and let go
-on by the supervisor of attempts, and has to go on with the next number. The last line of output is
-the seconds of both, or why it failed, in JSON.
+on by the supervisor of attempts, and has to go on with the next number. With ``stays`` it may stay
+in memory meanwhile. The last line of output is the seconds of both, or why it failed, in JSON.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from hpcext import documents, private, protocol
 from hpcext.doctor import gpu_count
 from hpcext.launch import supervise
+from hpcext.launch.transparent import residence
 from hpcext.numerals import whole
 
 WAIT_S = 30.0
@@ -35,7 +36,7 @@ class _FailedError(Exception):
     """Why it did not work."""
 
 
-def _tried(job: Path, argv: list[str]) -> tuple[float, float]:
+def _tried(job: Path, argv: list[str], *, stays: bool) -> tuple[float, float]:
     """Return the seconds that a suspension took, and the return.
 
     Raises
@@ -43,7 +44,7 @@ def _tried(job: Path, argv: list[str]) -> tuple[float, float]:
     _FailedError
         It did not work.
     """
-    first = _Attempt(job, 1, argv)
+    first = _Attempt(job, 1, argv, stays=stays)
     try:
         _until(lambda: len(first.numbers()) >= _SEEN or first.ended(), "the program did not begin")
         began = time.monotonic()
@@ -54,11 +55,12 @@ def _tried(job: Path, argv: list[str]) -> tuple[float, float]:
         if not first.saved():
             raise _FailedError(first.said() or "no reason is known")
         suspend_s = time.monotonic() - began
-    finally:
+        seen = len(first.numbers())
+        began = time.monotonic()
+        second = _Attempt(job, 2, argv, stays=stays, before=first)
+    except BaseException:
         first.end()
-    seen = len(first.numbers())
-    began = time.monotonic()
-    second = _Attempt(job, 2, argv)
+        raise
     try:
         _until(lambda: len(second.numbers()) >= seen + _SEEN or second.ended(), "it did not go on")
     finally:
@@ -82,7 +84,15 @@ def _until(holds: Any, else_: str) -> None:
 class _Attempt:
     """An attempt of the counting program, under a supervisor."""
 
-    def __init__(self, job: Path, number: int, argv: list[str]) -> None:
+    def __init__(
+        self,
+        job: Path,
+        number: int,
+        argv: list[str],
+        *,
+        stays: bool,
+        before: _Attempt | None = None,
+    ) -> None:
         self._log = job / "log.txt"
         self._directory = job / f"attempt-{number:04d}"
         private.make(self._directory)
@@ -100,10 +110,17 @@ class _Attempt:
             "suspend_timeout_s": WAIT_S,
             "manager": None,
             "checkpoint": {"transparent": True},
+            "stays": stays,
         }
         documents.write_json(self._directory / protocol.LAUNCH_FILE, launch)
+        self.process = self._process(before)
+
+    def _process(self, before: _Attempt | None) -> subprocess.Popen[bytes]:
+        """Return its supervisor: that of the last attempt, if it has stayed, or another one."""
+        if before is not None and residence.hand_over(self._directory) is not None:
+            return before.process
         words = [sys.executable, "-I", "-S", str(supervise.__file__), str(self._directory)]
-        self.process = subprocess.Popen(
+        return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -131,8 +148,9 @@ class _Attempt:
         return bool(end.get("suspended") and isinstance(account, dict) and account.get("saved"))
 
     def ended(self) -> bool:
-        """Return whether the attempt has ended."""
-        return self.process.poll() is not None
+        """Return whether the attempt has ended; its supervisor may stay."""
+        recorded = (self._directory / protocol.EXIT_FILE).exists()
+        return recorded or self.process.poll() is not None
 
     def end(self) -> None:
         """End whatever still runs."""
@@ -163,13 +181,13 @@ def main(directory: str, *words: str) -> None:
     directory : str
         An empty directory for it.
     *words : str
-        ``gpu`` if it is to be one that uses a GPU.
+        ``gpu`` if it is to be one that uses a GPU; ``stays`` if it may stay in memory.
     """
     # It is looked for where there is an attempt to be ended, and not while one is being begun.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     try:
         argv = [str(gpu_count.__file__)] if "gpu" in words else ["-c", _COUNT]
-        suspend_s, resume_s = _tried(Path(directory), argv)
+        suspend_s, resume_s = _tried(Path(directory), argv, stays="stays" in words)
         said: dict[str, Any] = {"suspend_s": suspend_s, "resume_s": resume_s}
     except _FailedError as error:
         said = {"failed": str(error)}

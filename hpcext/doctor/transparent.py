@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hpcext import protocol
@@ -14,6 +14,7 @@ from hpcext.doctor import counter
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.kept import Kept
 from hpcext.launch.transparent import driver_api
+from hpcext.launch.transparent.driver import DriverAndCriu
 from hpcext.launch.transparent.ways import ways
 
 NAME = "transparent"
@@ -34,39 +35,67 @@ def check(asked: CheckOptions) -> Iterator[Finding]:
     """Suspend a program as it is, and let it go on; so with one that uses a GPU."""
     driver, criu = ways(protocol.environ())
     if why := criu.probe():
-        yield Finding(NAME, "note", f"nothing can be suspended as it is: CRIU: {why}", _INSTALL)
+        yield from _in_memory(f"CRIU: {why}", driver)
         return
     tried = _tried()
     if "failed" in tried:
-        says = f"nothing can be suspended as it is: {tried['failed']}"
-        yield Finding(NAME, "note", says, _INSTALL)
+        yield _nothing(str(tried["failed"]))
         return
-    says = (
-        f"CRIU {criu.version()}: a program was suspended as it is in {tried['suspend_s']:.1f} s, "
-        f"and went on in {tried['resume_s']:.1f} s"
-    )
-    yield Finding(NAME, "ok", says)
+    yield Finding(NAME, "ok", f"CRIU {criu.version()}: a program {_suspended(tried)}")
     if driver_api.installed():
-        yield _with_a_gpu(driver.without())
+        yield _with_a_gpu("NVIDIA's driver and CRIU", driver.without())
 
 
-def _with_a_gpu(why: str) -> Finding:
-    """Return whether a program that uses a GPU can be suspended.
+def _in_memory(why: str, driver: DriverAndCriu) -> Iterator[Finding]:
+    """Try the way without CRIU, which keeps processes in memory.
 
     Parameters
     ----------
     why : str
-        Why it cannot; empty if it seems that it can.
+        Why there is no CRIU.
+    driver : DriverAndCriu
     """
-    tried = {"failed": why} if why else _tried("gpu")
+    tried = _tried("stays")
+    if "failed" in tried:
+        yield _nothing(f"{why}; in memory: {tried['failed']}")
+        return
+    says = (
+        f"without CRIU ({why}) what is suspended as it is stays in memory, or begins anew where "
+        f"it cannot: a program {_suspended(tried)}"
+    )
+    yield Finding(NAME, "ok", says, f"to have it on disk, {_INSTALL}")
+    if driver_api.installed():
+        yield _with_a_gpu("NVIDIA's driver", driver.without(), "stays")
+
+
+def _nothing(why: str) -> Finding:
+    return Finding(NAME, "note", f"nothing can be suspended as it is: {why}", _INSTALL)
+
+
+def _suspended(tried: Mapping[str, float | str]) -> str:
+    return (
+        f"was suspended as it is in {tried['suspend_s']:.1f} s, "
+        f"and went on in {tried['resume_s']:.1f} s"
+    )
+
+
+def _with_a_gpu(what: str, why: str, *words: str) -> Finding:
+    """Return whether a program that uses a GPU can be suspended.
+
+    Parameters
+    ----------
+    what : str
+        What does so.
+    why : str
+        Why it cannot; empty if it seems that it can.
+    *words : str
+        Further words for the trial.
+    """
+    tried = {"failed": why} if why else _tried("gpu", *words)
     if "failed" in tried:
         says = f"what uses a GPU cannot be suspended as it is: {tried['failed']}"
         return Finding(NAME, "note", says, _DRIVER)
-    says = (
-        "NVIDIA's driver and CRIU: a program with memory on a GPU was suspended as it is in "
-        f"{tried['suspend_s']:.1f} s, and went on in {tried['resume_s']:.1f} s"
-    )
-    return Finding(NAME, "ok", says)
+    return Finding(NAME, "ok", f"{what}: a program with memory on a GPU {_suspended(tried)}")
 
 
 def _tried(*words: str) -> dict[str, float | str]:

@@ -8,6 +8,7 @@ import errno
 import functools
 import logging
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any, BinaryIO
@@ -19,6 +20,7 @@ from hpcext.executors.processes import RETRY_S, ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, sweep, tree
 from hpcext.launch.nurseries import Nursery, Preloaded
+from hpcext.launch.transparent import residence
 from hpcext.process import Process
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
 from hpcext.text import are, counted
@@ -68,6 +70,8 @@ class LocalExecutor(ProcessExecutor):
         self._hide_gpus = hide_gpus
         self._nursery = Nursery()
         self._preloaded = Preloaded()
+        # Supervisors that stay with the processes of suspended jobs, to be reaped.
+        self._keepers: dict[Process, subprocess.Popen[bytes]] = {}
         self._machine, self._shared = node.name, shared
         self._gpus = {node.name: tuple(f"{node.name}:{index}" for index in sorted(indices))}
         if shared is not None:
@@ -86,14 +90,18 @@ class LocalExecutor(ProcessExecutor):
     def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
         if self._shared is not None and gpus[0] in self._shared.names(self._machine):
             return of_seat(self._directory.parent, self._shared)
-        return {"environ": devices.naming(self._devices(gpus))}
+        return {"environ": devices.naming(self._devices(gpus)), "stays": True}
 
     def _argv(self, watch: Watch) -> Sequence[str]:
         return [sys.executable, "-I", "-S", supervise.__file__, str(watch.files.directory)]
 
     def _process(self, watch: Watch, its_log: BinaryIO) -> int:
+        spec = self._spec(watch.files.job)
+        if spec.as_is and (keeper := residence.hand_over(watch.files.directory)):
+            watch.child = self._keepers.pop(keeper, None)
+            return keeper.pid
         nurseries = [self._nursery]
-        if self._spec(watch.files.job).preload:
+        if spec.preload:
             watch.nursery = self._preloaded.of(watch.files.launch() or {})
             nurseries.insert(0, watch.nursery)
         for nursery in nurseries:
@@ -106,6 +114,12 @@ class LocalExecutor(ProcessExecutor):
         """Read the reports of all attempts that run, and what is imported for their jobs."""
         super().look()
         self._preloaded.look()
+        for watch in list(self._watches.values()):
+            if self._stays(watch):
+                self._process_ended(watch)
+        for keeper, child in list(self._keepers.items()):
+            if child.poll() is not None:
+                del self._keepers[keeper]
         for watch in self._watches.values():
             if watch.nursery is not None and watch.nursery.failed:
                 self._unpreloaded(watch.files, watch.nursery.failed)
@@ -116,9 +130,18 @@ class LocalExecutor(ProcessExecutor):
         super().close()
         self._nursery.close()
         self._preloaded.close()
+        for child in self._keepers.values():
+            child.returncode = child.poll() or 0
 
     def _recorded(self, watch: Watch) -> Process | None:
         return watch.files.supervisor()
+
+    def _stays(self, watch: Watch) -> bool:
+        if not self._spec(watch.files.job).as_is or not watch.files.ends.stays():
+            return False
+        if watch.child is not None and watch.process is not None:
+            self._keepers[watch.process], watch.child = watch.child, None
+        return True
 
     # Changing and ending.
 
@@ -126,6 +149,9 @@ class LocalExecutor(ProcessExecutor):
         if action.kind is Kind.RESCALE:
             self._rescale(watch, process, action)
         elif action.kind is Kind.SUSPEND:
+            if self._spec(watch.files.job).as_is:
+                # Who still keeps its processes would take the signal for one of the last attempt.
+                self._order(watch.files, "leave" if self._leaves() else "suspend")
             process.send(SUSPEND_SIGNAL)
         elif action.kind is Kind.INSPECT:
             if self._inspect(watch):
@@ -134,6 +160,10 @@ class LocalExecutor(ProcessExecutor):
             self._kill(watch, process)
         else:
             self._end(watch, process)
+
+    def _leaves(self) -> bool:
+        """Return whether what is suspended has to leave this machine for good."""
+        return False
 
     def _end(self, watch: Watch, supervisor: Process) -> None:
         """Have a supervisor end its attempt."""

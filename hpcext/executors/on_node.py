@@ -23,3 +23,6 @@ class OnNode(AllocationExecutor, LocalExecutor):
 
     def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
         return {**super()._where(action, gpus), "notices": True, "allocation": self._allocation}
+
+    def _leaves(self) -> bool:
+        return self._walltime.leaving

@@ -260,7 +260,7 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         owner = self._recorded(watch)
         if owner is None and watch.process is not None and watch.process.alive():
             owner = watch.process  # It has not taken the attempt yet.
-        if owner is not None and owner.alive():
+        if owner is not None and owner.alive() and not self._stays(watch):
             self._watch(watch, owner)
         # In this order: it writes down its end before it ends.
         elif ended := watch.files.ends.ended():
@@ -268,6 +268,10 @@ class ProcessExecutor(AttemptExecutor[Watch]):
         else:
             watch.why = watch.why or self._why_lost(watch.files, owner)
             self._later(functools.partial(self._sweep, watch, owner))
+
+    def _stays(self, watch: Watch) -> bool:
+        """Return whether an attempt has ended although its own process has not."""
+        return False
 
     def _over(self, watch: Watch, ended: Ended) -> None:
         """Handle an attempt that has ended by itself and has recorded how."""

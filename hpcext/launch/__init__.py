@@ -1,10 +1,11 @@
 """Programs that are started on nodes: standard library only, as they must start fast anywhere.
 
-``supervise.py`` runs each attempt, under every executor. Its supervisor (``supervisor.py``) is a
-sub-reaper: it knows when the whole process tree is empty, and says so in ``exit.json``. What an
-event asks of it, a pure state machine says (``attempt_state.py``, with a figure; its events, facts
-and effects are in ``attempt_events.py``). The messages between manager, supervisor and training are
-signals and small files that are renamed into place.
+``supervise.py`` runs each attempt, under every executor, or several of a job whose processes stay
+(``supervision.py``). Its supervisor (``supervisor.py``) is a sub-reaper: it knows when the whole
+process tree is empty, and says so in ``exit.json``. What an event asks of it, a pure state machine
+says (``attempt_state.py``, with a figure; its events, facts and effects are in
+``attempt_events.py``). The messages between manager, supervisor and training are signals and small
+files that are renamed into place.
 
 - A command that saves by its own means is asked, and believed, as its job states (``native.py``).
   Which files are its own, and whether one is whole: ``own_checkpoints.py``, ``wholeness.py``.

@@ -55,7 +55,7 @@ UNUSED, AT_ITS_END = "unused", "at its end"
 """Reasons in the file ``leaving``; without one of these, somebody needs the node."""
 
 TAKEN = 75
-"""Exit code of a supervisor that found the attempt to be another's: ``supervisor.TAKEN``."""
+"""Exit code of a supervisor that found the attempt to be another's: ``supervision.TAKEN``."""
 
 LOOK_S = 1.0
 """Seconds between two looks at the directory."""

@@ -169,7 +169,7 @@ class Facts(Protocol):
 
     @property
     def order(self) -> tuple[str, int]:
-        """The manager's written order, ``suspend``, ``end`` or ``stacks``, and its number."""
+        """The manager's written order, such as ``suspend`` or ``end``, and its number."""
 
     @property
     def registered(self) -> bool:

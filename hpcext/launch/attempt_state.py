@@ -70,6 +70,9 @@ Apptainer 1.4 misses the end of its container when SIGTSTP comes to it again and
 KILL_PAUSE_S = 0.02
 KILL_PAUSE_MAX_S = 1.0
 
+_SUSPENDS = ("suspend", "leave")
+"""Orders to suspend; after the second one the machine is left for good."""
+
 
 class AttemptState:
     """The state of an attempt on one node.
@@ -178,6 +181,10 @@ class AttemptState:
             self.suspension = Suspension.REQUESTED
             self.suspend_requested_at = now.at
             self._declined = facts.declined
+            order, number = facts.order
+            if order in _SUSPENDS:
+                # It may have been sent as a signal, too.
+                self._ordered = number
         return self._tell_suspension(facts, now)
 
     def _require(self, facts: Facts, now: Now) -> list[Effect]:
@@ -252,8 +259,8 @@ class AttemptState:
     def _look(self, facts: Facts, now: Now) -> list[Effect]:
         """Do what the manager has written down where its signals do not reach us."""
         order, number = facts.order
-        if order == "suspend" and self.suspension is Suspension.NONE and number > self._ordered:
-            self._ordered = number
+        ordered = order in _SUSPENDS and number > self._ordered
+        if ordered and self.suspension is Suspension.NONE:
             return self._suspend(facts, now)
         if order == "end" and self.end_requested_at is None:
             return self._end(now)

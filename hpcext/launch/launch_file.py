@@ -70,6 +70,8 @@ class Launch:
     node : dict
         This node, if the manager tells nodes apart itself, since the batch system's signals and
         shares do not reach them; else empty.
+    stays : bool
+        Whether processes may stay in memory here between two attempts.
     agent : bool
         Whether an agent has started us: it gave us the index of our node, and also tells us when
         to leave the node.
@@ -98,6 +100,7 @@ class Launch:
         self._checkpoint = document.get("checkpoint")
         self._container = document.get("container")
         self._mps = document.get("mps")
+        self.stays = bool(document.get("stays"))
 
     def native(self, directory: Path, environ: Mapping[str, str]) -> Native | Transparent | None:
         """Return how the command saves by its own means; None if nothing is stated of that.
@@ -121,6 +124,7 @@ class Launch:
                 self.log,
                 {**environ, **self.environ},
                 self.suspend_timeout_s,
+                stays=self.stays,
             )
         return Native(self._checkpoint, Path(self.cwd), directory, self.index)
 

@@ -64,11 +64,11 @@ class Native:
         What asks it to save.
     noticed : bool
         Whether it was asked by the batch system, which sends its notice to every process.
-    imaged, lost, no_new_privs, declined, main, helper
+    imaged, resident, lost, no_new_privs, declined, main, helper
         As of :class:`~hpcext.launch.transparent.saver.Transparent`: it is not saved as it is.
     """
 
-    imaged = lost = no_new_privs = False
+    imaged = resident = lost = no_new_privs = False
     declined = main = 0
     helper: Process | None = None
 
@@ -250,6 +250,9 @@ class Native:
     def helper_ended(self, pid: int, code: int) -> bool:
         """Return False: nobody else saves it."""
         return False
+
+    def leave(self) -> None:
+        """Do nothing: what it saves is not in the memory of this machine."""
 
     def abandon(self) -> None:
         """Do nothing: only the command itself saves."""

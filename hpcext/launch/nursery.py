@@ -35,7 +35,7 @@ FAILED = 70
 """Exit status of a supervisor that an error of its own ended; EX_SOFTWARE of sysexits.h."""
 
 Supervise = Callable[..., int]
-"""What :func:`hpcext.launch.supervisor.supervise` is."""
+"""What :func:`hpcext.launch.supervision.supervise` is."""
 
 _ARG_START, _ARG_END = 47, 48
 """Fields 48 and 49 of ``/proc/PID/stat``, from 0: where the command line is in memory; proc(5)."""
@@ -89,7 +89,7 @@ def become(supervise: Supervise, order: Order, log: int) -> NoReturn:
     Parameters
     ----------
     supervise : callable
-        :func:`hpcext.launch.supervisor.supervise`.
+        :func:`hpcext.launch.supervision.supervise`.
     order : Order
     log : int
         A descriptor of its log.
@@ -168,7 +168,7 @@ def main() -> None:
     # Blocked, as in a supervisor that begins by itself: see supervise.py.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    from hpcext.launch.supervisor import supervise  # noqa: PLC0415
+    from hpcext.launch.supervision import supervise  # noqa: PLC0415
 
     control = socket.socket(fileno=int(sys.argv[1]))
     serve(control, supervise, [sys.executable, "-I", "-S", os.path.abspath(__file__), sys.argv[1]])
@@ -182,7 +182,7 @@ def serve(control: socket.socket, supervise: Supervise, shown: Sequence[str]) ->
     control : socket.socket
         To whoever started it.
     supervise : callable
-        :func:`hpcext.launch.supervisor.supervise`.
+        :func:`hpcext.launch.supervision.supervise`.
     shown : sequence of str
         The words that ``ps`` shows of this process.
     """

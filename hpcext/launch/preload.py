@@ -131,7 +131,7 @@ def main() -> int:
         return 1
     from hpcext.launch import command, nursery  # noqa: PLC0415
     from hpcext.launch.run_here import Runner, open_files, set_environ  # noqa: PLC0415
-    from hpcext.launch.supervisor import supervise  # noqa: PLC0415
+    from hpcext.launch.supervision import supervise  # noqa: PLC0415
 
     after = dict(os.environ)
     changes = {

@@ -1,7 +1,7 @@
 """The program under which every attempt runs, on every node and under every batch system.
 
 Run as ``python -I -S .../hpcext/launch/supervise.py DIRECTORY [INDEX]``, where DIRECTORY is that of
-the attempt, and INDEX that of this node, if Slurm does not set it. :mod:`hpcext.launch.supervisor`
+the attempt, and INDEX that of this node, if Slurm does not set it. :mod:`hpcext.launch.supervision`
 does the work; this module has only what must come first.
 """
 
@@ -23,7 +23,7 @@ def main() -> int:
         return 64
     # With -I and -S nothing else leads here; last, so that nothing of ours hides the library.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    from hpcext.launch.supervisor import supervise  # noqa: PLC0415
+    from hpcext.launch.supervision import supervise  # noqa: PLC0415
 
     return supervise(sys.argv[1], *map(int, sys.argv[2:]))
 

@@ -16,14 +16,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcext import documents, protocol
-from hpcext.launch import command, ending, environment, leader, stacks, stderr, tree
+from hpcext import protocol
+from hpcext.launch import command, ending, environment, leader, stacks, tree
 from hpcext.launch.attempt_events import Effect, Event, Now, Phase, Suspension, heard
 from hpcext.launch.attempt_facts import AttemptFacts
 from hpcext.launch.attempt_processes import AttemptProcesses
 from hpcext.launch.attempt_state import AttemptState
 from hpcext.launch.compiled import Compiled
-from hpcext.launch.launch_file import Launch, read
+from hpcext.launch.launch_file import Launch
 from hpcext.launch.supervisor_files import SupervisorFiles
 from hpcext.process import Process
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from hpcext.launch.mps import Seat
     from hpcext.launch.native import Native
     from hpcext.launch.transparent.saver import Transparent
-
-TAKEN = 75
-"""Exit code if another supervisor has this attempt already: nothing was run."""
 
 NOT_STARTED = 71
 """Exit code if the command could not be run for another reason, such as a full disk."""
@@ -57,35 +54,6 @@ _LEADER = {
 }
 
 
-def supervise(directory: str, index: int | None = None) -> int:
-    """Run the attempt that a directory describes.
-
-    Parameters
-    ----------
-    directory : str
-        The attempt's, with ``launch.json`` in it.
-    index : int, optional
-        The index of this node among those of the attempt; by default the one that Slurm says, or 0.
-
-    Returns
-    -------
-    int
-        Exit code: 85 if the attempt was suspended, else the command's (128 + signal if killed);
-        75 if another supervisor has the attempt, 71 if nothing could be run.
-    """
-    try:
-        # Not Path.resolve: what is written down is what the manager calls it.
-        path = Path(os.path.abspath(directory))
-        supervisor = Supervisor(path, read(path), index)
-        if not supervisor.claim():
-            return TAKEN
-        supervisor.start()
-    except documents.UNFIT as error:
-        stderr.say(f"nothing was run: {type(error).__name__}: {error}")
-        return NOT_STARTED
-    return supervisor.attend()
-
-
 class Supervisor:
     """The supervisor of one attempt on one node.
 
@@ -96,10 +64,20 @@ class Supervisor:
     launch : dict
         ``launch.json``.
     index : int, optional
-        As in :func:`supervise`.
+        As in :func:`hpcext.launch.supervision.supervise`.
+    keeps : bool
+        Whether this process has kept those of an earlier attempt, so that this one can go on.
     """
 
-    def __init__(self, directory: Path, launch: dict[str, Any], index: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        launch: dict[str, Any],
+        index: int | None = None,
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self._keeps = keeps
         self._me = Process.me()
         self._launch = Launch(launch, index)
         self._files = SupervisorFiles(directory, launch, self._launch.index)
@@ -206,7 +184,9 @@ class Supervisor:
         if self._native is None:
             return None
         try:
-            return self._native.resume(command.sayer(log, self._launch.log))
+            pid = self._native.resume(command.sayer(log, self._launch.log))
+            self._keeps = False
+            return pid
         except OSError as error:
             # It cannot be tried now, and nothing is lost by that.
             self._not_started(str(error))
@@ -214,7 +194,13 @@ class Supervisor:
 
     def _not_started(self, why: str) -> None:
         """Record a failure to start the command that is no fault of its own."""
-        self._files.record({**self._end_of(NOT_STARTED, suspended=False), "not_started": why})
+        self._record({**self._end_of(NOT_STARTED, suspended=False), "not_started": why})
+
+    def _record(self, end: dict[str, Any]) -> None:
+        self._files.record(end)
+        if self.stays:
+            # Our end would tell it of the attempt's.
+            self._tell_manager()
 
     def _sit_down(self, seat: Seat) -> None:
         """Take the seat; a failure is reported as no fault of the command's."""
@@ -224,25 +210,33 @@ class Supervisor:
             self._not_started(f"{type(error).__name__}: {error}")
             raise
 
+    @property
+    def stays(self) -> bool:
+        """Whether the processes have stopped and stay in memory, for the next attempt."""
+        return self._keeps or (self._native is not None and self._native.resident)
+
     def attend(self) -> int:
-        """See to the command until its last process has ended; return the exit code."""
+        """See to the command until its last process has ended or stays; return the exit code."""
         if self._native is not None:
             # From now on it can be suspended.
             self._tell_manager()
         self._step(Event.LOOK)
         while tree.reap(self._child_ended):
+            if self.stays:
+                break
             if self._exit_code is not None:
                 self._step(Event.REMAINDER)
             self._wait()
         if self._seat is not None:
             self._seat.leave()
         self._hear_last_notice()
-        # No child is left, so the command has been reaped too.
-        code = self._exit_code if self._exit_code is not None else NOT_STARTED
+        # Either all have stopped, or no child is left, so the command has been reaped too.
+        ended = self._exit_code if self._exit_code is not None else NOT_STARTED
+        code = -signal.SIGSTOP if self.stays else ended
         suspended = self._files.suspended() or self._saved_natively(code)
         # Every node has its supervisor, and the others may not have ended.
         self._compiled.end(completed=code == 0 and not suspended and not self._launch.several)
-        self._files.record(self._end_of(code, suspended=suspended))
+        self._record(self._end_of(code, suspended=suspended))
         if suspended:
             return protocol.EXIT_SUSPENDED
         return code if code >= 0 else 128 - code
@@ -314,7 +308,12 @@ class Supervisor:
         """Carry out the effects of an event."""
         facts = AttemptFacts(self._files, self._processes, self._native)
         now = Now(time.monotonic(), time.time())
-        for effect in self._state.step(event, facts, now):
+        effects = self._state.step(event, facts, now)
+        if self._native is not None and self._launch.stays:
+            required = self._state.suspension is Suspension.REQUIRED
+            if required or facts.order[0] == "leave":
+                self._native.leave()
+        for effect in effects:
             if effect is Effect.HAND_NEWS_DOWN:
                 self._hand_news_down()
             elif effect is Effect.TELL_MANAGER:
@@ -396,5 +395,6 @@ class Supervisor:
             "cpu_s": usage.ru_utime + usage.ru_stime,
             **({"checkpoint": checkpoint} if checkpoint else {}),
             **({"went_on": True} if went_on else {}),
+            **({"stays": True} if self.stays else {}),
             **({} if suspended or not exit_code else self._ending.failure()),
         }

@@ -97,21 +97,41 @@ def test_a_driver_that_does_not_work_is_not_said_to_work(
             '--version) echo Version: 4.2 ;; *) echo "Error (a.c:1): No capability"; exit 1 ;;',
             "CRIU: No capability",
         ),
-        pytest.param(
-            "--version) echo Version: 4.2 ;; check) ;; *) exit 7 ;;",
-            "criu dump: exit code 7",
-            marks=pytest.mark.slow,
-        ),
     ],
 )
-def test_what_does_not_work_is_not_said_to_work(
+def test_without_criu_it_stays_in_memory(
     cases: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(tmp_path, monkeypatch, cases)
     finding = found()
-    assert finding.verdict == "note"
-    assert finding.says.startswith("nothing can be suspended as it is: ")
+    assert finding.verdict == "ok", finding
+    assert finding.says.startswith("without CRIU (CRIU: ")
     assert why in finding.says
+    assert (
+        "stays in memory, or begins anew where it cannot: a program was suspended" in finding.says
+    )
+    assert "install CRIU 4" in finding.do
+
+
+def test_without_criu_a_program_leaves_a_gpu_all_the_same(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, "--version) echo Version: 3.17.1 ;;")
+    without, gpu = with_a_gpu()
+    assert without.startswith("ok without CRIU (")
+    assert gpu.startswith("ok NVIDIA's driver: a program with memory on a GPU was suspended")
+    assert machine.asked() == {"state", "lock", "checkpoint", "restore", "unlock"}
+    assert machine.on_gpus() == []
+
+
+@pytest.mark.slow
+def test_what_does_not_work_is_not_said_to_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, "--version) echo Version: 4.2 ;; check) ;; *) exit 7 ;;")
+    finding = found()
+    assert finding.verdict == "note"
+    assert finding.says == "nothing can be suspended as it is: criu dump: exit code 7"
     assert "install CRIU 4" in finding.do
 
 

@@ -76,6 +76,21 @@ def begin(
     **changes: Any,
 ) -> subprocess.Popen[bytes]:
     """Begin an attempt of a program that counts, the second and later ones where it was."""
+    environ = write(stage, *words, attempt=attempt, path=path, counts=counts, **changes)
+    return subprocess.Popen(
+        stage.supervisor_argv(), env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def write(
+    stage: Stage,
+    *words: str,
+    attempt: int = 1,
+    path: str = "",
+    counts: str = COUNTING,
+    **changes: Any,
+) -> dict[str, str]:
+    """Write the launch file of such an attempt; the environment of its supervisor."""
     if attempt > 1:
         stage.directory = stage.path / "1" / f"attempt-{attempt:04d}"
         stage.directory.mkdir(exist_ok=True)
@@ -87,9 +102,7 @@ def begin(
     launch = stage.read("launch.json")
     launch["environ"]["HPCEXT_REPORT_DIR"] = str(stage.directory)
     (stage.directory / "launch.json").write_text(json.dumps(launch))
-    return subprocess.Popen(
-        stage.supervisor_argv(), env=environ, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
+    return environ
 
 
 def steps(stage: Stage) -> list[int]:

@@ -19,7 +19,7 @@ from test_agent import Lease, exit_of
 from written import whole_lines
 
 from hpcext import documents, protocol
-from hpcext.launch import agent, preload, supervise, supervisor
+from hpcext.launch import agent, preload, supervise, supervision
 from hpcext.launch.nurseries import PADDING
 
 MODULE = """
@@ -205,4 +205,4 @@ def test_a_supervisor_that_began_unexpectedly_counts(tmp_path: Path, ours: bool)
 
 
 def test_its_code_is_that_of_a_supervisor() -> None:
-    assert agent.TAKEN == supervisor.TAKEN
+    assert agent.TAKEN == supervision.TAKEN

@@ -119,7 +119,7 @@ class AttemptFiles:
 
         Parameters
         ----------
-        what : {"suspend", "end", "stacks"}
+        what : {"suspend", "leave", "end", "stacks"}
 
         Raises
         ------

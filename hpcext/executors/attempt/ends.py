@@ -65,6 +65,11 @@ class Ends:
             ended, step=self._last_step.read(), broken_gpus=broken, **own
         )
 
+    def stays(self) -> bool:
+        """Return whether it has ended, while its processes and their supervisor stay in memory."""
+        document = self._documents.own(protocol.EXIT_FILE, protocol.EXIT) or {}
+        return document.get("stays") is True
+
     def _ended(self) -> Ended | None:
         document = self._documents.own(protocol.EXIT_FILE, protocol.EXIT)
         code = None if document is None else self._code(document)

@@ -65,6 +65,7 @@ class Criu:
     """
 
     name = "CRIU"
+    stays = False
     part = 0.75
 
     def __init__(self, environ: Mapping[str, str]) -> None:

@@ -56,6 +56,7 @@ class DriverAndCriu:
     """
 
     name = "NVIDIA's driver and CRIU"
+    stays = False
     part = 0.5
 
     def __init__(self, criu: Criu, environ: Mapping[str, str]) -> None:
@@ -82,25 +83,16 @@ class DriverAndCriu:
         """Return why it cannot suspend such a tree; empty if it may be tried."""
         if why := self._criu.beyond(root, tree_):
             return why
-        users = _users(tree_)
-        if any(not opened.is_nvidia(device) for device in users.values()):
+        found = users(tree_)
+        if any(not opened.is_nvidia(device) for device in found.values()):
             return self._criu.refuse(root, tree_)
-        if len(users) > 1:
-            pids = " and ".join(map(str, sorted(users)[:2]))
-            return (
-                f"processes {pids} have a GPU open, and the driver's checkpoint is for one alone: "
-                "several ranks, or loader workers that were forked once a GPU was in use"
-            )
-        for pid in users:
-            if _by_mps(pid):
-                return f"process {pid} uses a GPU by MPS, of which the driver saves nothing"
-        return ""
+        return refused(found)
 
     def suspend(
         self, root: Process, tree_: Sequence[Process], images: Path, work: Path, limit_s: float
     ) -> int:
         """Begin to move GPU memory, and then to write the tree into images."""
-        self._pid = next(iter(_users(tree_)), 0)
+        self._pid = next(iter(users(tree_)), 0)
         if not self._pid:
             return self._criu.suspend(root, tree_, images, work, limit_s)
         dump = [*self._criu.dump(root.pid), *_no_plugins(work)]
@@ -116,30 +108,24 @@ class DriverAndCriu:
 
     def judge(self, code: int, root: Process, images: Path, work: Path) -> str:
         """Return why a tree is not suspended although its helper has ended; empty if it is."""
-        if self._pid:
-            said = _said(work, SAVE)
-            if why := said.get("why"):
-                return str(why)
-            if GPU not in said:
-                return f"NVIDIA's driver: {_how(code)}"
+        if self._pid and (why := not_saved(code, work)):
+            return why
         return self._criu.judge(code, root, images, work)
 
     def facts(self, work: Path) -> dict[str, Any]:
         """Return what is to be noted beside the images: what was on which GPU."""
-        return {GPU: _said(work, SAVE)[GPU]} if self._pid else {}
+        return {GPU: said(work, SAVE)[GPU]} if self._pid else {}
 
     def undo(self, work: Path, limit_s: float) -> int | None:
         """Begin to give a process its GPU memory back; return the pid of the helper, if any."""
-        said = _said(work, SAVE)
-        if not self._pid or said.get("untouched"):
+        before = said(work, SAVE)
+        if not self._pid or before.get("untouched"):
             return None
-        return self._help(GIVE_BACK, work, limit_s, gpu=said.get(GPU))
+        return self._help(GIVE_BACK, work, limit_s, gpu=before.get(GPU))
 
     def undone(self, code: int, work: Path) -> str:
         """Return why a process is stuck although that helper has ended; empty if it goes on."""
-        if code == 0:
-            return ""
-        return str(_said(work, GIVE_BACK).get("why") or _how(code))
+        return "" if code == 0 else str(said(work, GIVE_BACK).get("why") or how(code))
 
     def why_not(self, document: Mapping[str, Any], devices: str | None) -> str:
         """Return why the images cannot be used here; empty if they may, or NVML has to tell."""
@@ -150,7 +136,7 @@ class DriverAndCriu:
         if GPU not in document:
             return self._criu.resume(images, work, limit_s, document)
         saved = placement.Saved.parse(document[GPU])
-        pairs = self._places(saved)
+        pairs = places(saved, self._environ)
         # What was there may be dying.
         wait_until_free(lambda: placement.lacking(saved, dict(pairs)))
         root = self._criu.remake(images, work, limit_s, _no_plugins(work))
@@ -168,50 +154,120 @@ class DriverAndCriu:
         kill_below()
         if code is None:
             raise PutOffError(f"NVIDIA's driver: it was not done in {limit_s:.0f} s")
-        said = _said(work, RETURN)
-        why = f"NVIDIA's driver: {said.get('why') or _how(code)}"
+        done = said(work, RETURN)
+        why = f"NVIDIA's driver: {done.get('why') or how(code)}"
         # The process may have been stuck, and is gone; its images are as they were.
-        raise PutOffError(why) if said.get("put_off") else OSError(why)
-
-    def _places(self, saved: placement.Saved) -> list[tuple[str, str]]:
-        """Return which GPU takes the place of which; nothing if all are as before.
-
-        Raises
-        ------
-        PutOffError
-            The driver does not answer.
-        OSError
-            None can take their place.
-        """
-        try:
-            now = gpus.look()
-            driver_api.ask(driver_api.Driver.begin, driver_api.LOOK_S)
-            version = driver_api.ask(driver_api.Driver.version, driver_api.LOOK_S)
-        except OSError as error:
-            raise PutOffError(str(error)) from None
-        pairs = placement.pairs(saved, now, devices.said(self._environ))
-        if pairs and version < driver_api.REMAPS:
-            raise OSError(f"{OTHER_GPUS}, and drivers before 580 cannot restore onto others")
-        return pairs
-
-    # The helper.
+        raise PutOffError(why) if done.get("put_off") else OSError(why)
 
     def _help(self, action: str, work: Path, limit_s: float, **request: Any) -> int:
-        """Start it; return its pid."""
-        said = work / _file(action)
-        said.unlink(missing_ok=True)
-        known = {"action": action, "said": str(said), "limit_s": limit_s}
-        words = [sys.executable, "-I", "-S", str(driver_helper.__file__)]
-        words.append(json.dumps({**known, "pid": self._pid, **request}))
-        path = protocol.environ().get(LIBRARIES)
-        environ = {**self._criu.environ(), **({LIBRARIES: path} if path else {})}
-        return begin(words, environ, work)
+        environ = {**self._criu.environ(), **libraries()}
+        return begin_helper(action, work, limit_s, environ, **{"pid": self._pid, **request})
 
 
-def _users(processes: Sequence[Process]) -> dict[int, str]:
+# The helper.
+
+
+def begin_helper(
+    action: str, work: Path, limit_s: float, environ: Mapping[str, str], **request: Any
+) -> int:
+    """Start the helper; return its pid.
+
+    Parameters
+    ----------
+    action : str
+        ``save``, ``give-back`` or ``return``.
+    work : pathlib.Path
+        The directory of the attempt.
+    limit_s : float
+        Seconds for all of it.
+    environ : Mapping[str, str]
+        Its whole environment.
+    **request
+        What else it has to know.
+
+    Raises
+    ------
+    OSError
+        It cannot be started.
+    """
+    answer = work / _file(action)
+    answer.unlink(missing_ok=True)
+    known = {"action": action, "said": str(answer), "limit_s": limit_s, **request}
+    words = [sys.executable, "-I", "-S", str(driver_helper.__file__), json.dumps(known)]
+    return begin(words, environ, work)
+
+
+def libraries() -> dict[str, str]:
+    """Return the variable by which the libraries of the driver are found, if there is one."""
+    path = protocol.environ().get(LIBRARIES)
+    return {LIBRARIES: path} if path else {}
+
+
+def said(work: Path, action: str) -> dict[str, Any]:
+    """Return what the helper has said of an action; empty if nothing."""
+    try:
+        return documents.read_json(work / _file(action), SCHEMA)
+    except (OSError, ValueError):
+        return {}
+
+
+def not_saved(code: int, work: Path) -> str:
+    """Return why a helper that has ended has not moved GPU memory; empty if it has."""
+    answer = said(work, SAVE)
+    if why := answer.get("why"):
+        return str(why)
+    return "" if GPU in answer else f"NVIDIA's driver: {how(code)}"
+
+
+def how(code: int) -> str:
+    """Return how a helper ended that has said nothing."""
+    ended = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    return f"its helper ended too soon: {ended}"
+
+
+# What uses GPUs, and which.
+
+
+def places(saved: placement.Saved, environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return which GPU takes the place of which; nothing if all are as before.
+
+    Raises
+    ------
+    PutOffError
+        The driver does not answer.
+    OSError
+        None can take their place.
+    """
+    try:
+        now = gpus.look()
+        driver_api.ask(driver_api.Driver.begin, driver_api.LOOK_S)
+        version = driver_api.ask(driver_api.Driver.version, driver_api.LOOK_S)
+    except OSError as error:
+        raise PutOffError(str(error)) from None
+    pairs = placement.pairs(saved, now, devices.said(environ))
+    if pairs and version < driver_api.REMAPS:
+        raise OSError(f"{OTHER_GPUS}, and drivers before 580 cannot restore onto others")
+    return pairs
+
+
+def users(processes: Sequence[Process]) -> dict[int, str]:
     """Return the pids of processes that have a GPU open, with the device."""
     found = ((each.pid, opened.gpu(each.pid)) for each in processes)
     return {pid: device for pid, device in found if device}
+
+
+def refused(found: Mapping[int, str]) -> str:
+    """Return why the driver cannot save processes that have a GPU open; empty if it may try."""
+    if len(found) > 1:
+        pids = " and ".join(map(str, sorted(found)[:2]))
+        return (
+            f"processes {pids} have a GPU open, and the driver's checkpoint is for one alone: "
+            "several ranks, or loader workers that were forked once a GPU was in use"
+        )
+    for pid in found:
+        if _by_mps(pid):
+            return f"process {pid} uses a GPU by MPS, of which the driver saves nothing"
+    return ""
 
 
 def _by_mps(pid: int) -> bool:
@@ -234,16 +290,3 @@ def _no_plugins(work: Path) -> list[str]:
 
 def _file(action: str) -> str:
     return f"driver-{action}.json"
-
-
-def _said(work: Path, action: str) -> dict[str, Any]:
-    """Return what the helper has said of an action; empty if nothing."""
-    try:
-        return documents.read_json(work / _file(action), SCHEMA)
-    except (OSError, ValueError):
-        return {}
-
-
-def _how(code: int) -> str:
-    how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    return f"its helper ended too soon: {how}"

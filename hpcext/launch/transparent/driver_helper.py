@@ -5,9 +5,9 @@ actions:
 
 ``save``
     Lock the process, move its GPU memory to host memory, prove that it has left the GPUs, and
-    become CRIU, which writes the tree into images.
+    become CRIU, which writes the tree into images, unless the tree stays in memory.
 ``give-back``
-    Undo that, however far it came: the process goes on.
+    Undo that, however far it came: the process goes on, perhaps on other GPUs.
 ``return``
     Give the memory back to a process that CRIU has made again. Of a stopped tree only the driver's
     thread runs meanwhile, so that nothing is done twice if it fails; then all is stopped as before.

@@ -89,9 +89,9 @@ class Helper:
     def _ask(self, question: Any, limit_s: float | None = None) -> Any:
         return driver_api.ask(question, self._left_s() if limit_s is None else limit_s)
 
-    # Save: lock the process, move its GPU memory, and become CRIU.
+    # Save: lock the process, move its GPU memory, and become CRIU, if that is to write the tree.
 
-    def _save(self) -> NoReturn:
+    def _save(self) -> None:
         try:
             self._examine()
         except OSError as error:
@@ -104,6 +104,10 @@ class Helper:
             raise OSError(f"after its checkpoint the process is {driver_api.said(state)}")
         self._prove_gone()
         self._say(gpu=saved.document())
+        if self._request.get("criu"):
+            self._become_criu()
+
+    def _become_criu(self) -> NoReturn:
         for signum in (signal.SIGPIPE, signal.SIGXFSZ):
             # Python ignores them, and what it becomes would do so too.
             signal.signal(signum, signal.SIG_DFL)
@@ -129,7 +133,8 @@ class Helper:
                 if other != pid and other in {*gpu.used, *gpu.mps}:
                     raise OSError(f"processes {pid} and {other} both use GPUs")
         self._measure(found)
-        if why := threads.refused(pid):
+        # On their return all but one of its threads have to be held.
+        if self._request.get("criu") and (why := threads.refused(pid)):
             raise OSError(why)
         state = self._ask(lambda driver: driver.state(pid))
         if state != RUNNING:
@@ -150,7 +155,7 @@ class Helper:
                 f"process {pid} has a GPU open, and NVML knows nothing that it has there: it has "
                 "not begun, only looks at GPUs, or is in another pid namespace"
             )
-        images = Path(self._request["images"])
+        images = Path(self._request["images"]) if self._request.get("criu") else None
         if why := room.lacking(pid, saved.total(), images, self._request["tree"]):
             raise OSError(why)
         return saved
@@ -194,7 +199,7 @@ class Helper:
                 return f"process {pid} still has {device} open"
         return ""
 
-    # Give back: undo that, however far it came.
+    # Give back: undo that, however far it came, or later, perhaps on other GPUs.
 
     def _give_back(self) -> None:
         process = Process.of(self._pid)
@@ -204,7 +209,8 @@ class Helper:
             state = self._ask(lambda driver: driver.state(self._pid))
             if state == CHECKPOINTED:
                 self._wait_for_room()
-                state = self._ask(lambda driver: driver.restore(self._pid))
+                pairs = self._request.get("pairs") or []
+                state = self._ask(lambda driver: driver.restore(self._pid, pairs))
             if state == LOCKED:
                 state = self._ask(lambda driver: driver.unlock(self._pid))
         except OSError:
@@ -216,8 +222,8 @@ class Helper:
 
     def _wait_for_room(self) -> None:
         """Wait for as much free memory as it had: to try without is to have it stuck for ever."""
-        gpu = self._request.get("gpu")
-        while gpu is not None and (why := self._lacking(placement.Saved.parse(gpu), {})):
+        gpu, places = self._request.get("gpu"), dict(self._request.get("pairs") or [])
+        while gpu is not None and (why := self._lacking(placement.Saved.parse(gpu), places)):
             if self._left_s() <= 0:
                 raise OSError(why)
             time.sleep(_PAUSE_S)

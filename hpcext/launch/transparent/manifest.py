@@ -23,6 +23,12 @@ FILE = "images.json"
 IMAGES, NEW = "images", "images.new"
 """In the directory of a job: the images of its suspended processes; those being written."""
 
+RESIDENT = "resident"
+"""The key of who keeps the processes, where they stay in memory and there are no images."""
+
+RESUME_S, BYTES_PER_S = 60.0, 20e6
+"""A return may take that long, and as much longer as its images are large."""
+
 LOST = "images.lost"
 """The file there that says why its processes were lost when they were to be suspended."""
 
@@ -58,6 +64,8 @@ class Images:
     def commit(self, facts: Mapping[str, Any]) -> None:
         """Put the new images, which are complete, on the disk, and have them count from now on.
 
+        Of processes that stay in memory there are none, and what is noted counts.
+
         Parameters
         ----------
         facts : Mapping
@@ -71,14 +79,15 @@ class Images:
         for path in self.new.iterdir():
             with open(path, "rb") as file:
                 os.fsync(file.fileno())
-        named = links.named(self.new)
+        stay = RESIDENT in facts
+        named = {} if stay else links.named(self.new)
         document = {
             "schema": SCHEMA,
             **facts,
             **_here(),
             "at": time.time(),
             "images": {path.name: path.stat().st_size for path in self.new.iterdir()},
-            "files": self._files(but=named),
+            "files": {} if stay else self._files(but=named),
             "links": named,
         }
         documents.write_json(self.new / FILE, document)
@@ -182,6 +191,18 @@ class Images:
         paths = {each.path for each in format_.open_files(self.new)}.difference(but)
         found = {path: _facts(path) for path in paths if os.path.realpath(path) != own}
         return {path: facts for path, facts in found.items() if facts is not None}
+
+
+def resume_s(document: Mapping[str, Any]) -> float:
+    """Return the seconds that a return may take.
+
+    Parameters
+    ----------
+    document : Mapping
+        What is noted beside the images.
+    """
+    sizes = [size for _, size in _items(document.get("images"))]
+    return RESUME_S + sum(each for each in sizes if type(each) is int) / BYTES_PER_S
 
 
 def _here() -> dict[str, str]:

@@ -15,22 +15,24 @@ _V2, _V1 = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.u
 _CACHE = re.compile(r"^(?:total_)?inactive_file ([0-9]{1,18})$", re.MULTILINE)
 
 
-def lacking(pid: int, needed: int, images: Path, tree: Iterable[int]) -> str:
-    """Return what is too little to move a process's GPU memory into images; empty if nothing is.
+def lacking(pid: int, needed: int, images: Path | None, tree: Iterable[int]) -> str:
+    """Return what is too little to move a process's GPU memory; empty if nothing is.
 
     Parameters
     ----------
     pid : int
     needed : int
         Bytes of its GPU memory.
-    images : pathlib.Path
-        Where the images are to be.
+    images : pathlib.Path or None
+        Where images of it are to be; None if there will be none.
     tree : iterable of int
         The pids of all processes that are to be in them.
     """
     left = host_memory(pid)
     if left is not None and left < needed:
         return f"{size(needed)} of GPU memory do not fit into {size(left)} of free host memory"
+    if images is None:
+        return ""
     own = sum(_kilobytes(f"/proc/{each}/status", ("RssAnon", "RssShmem")) for each in tree)
     disk = os.statvfs(images)
     free, wanted = disk.f_bavail * disk.f_frsize, needed + 1024 * own

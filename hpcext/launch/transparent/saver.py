@@ -7,7 +7,6 @@ its start and after its end.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -15,11 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpcext import documents, protocol
-from hpcext.launch import command, devices, tree
-from hpcext.launch.transparent import no_io_uring
-from hpcext.launch.transparent.manifest import Images
+from hpcext.launch import devices, tree
+from hpcext.launch.transparent import no_io_uring, residence
+from hpcext.launch.transparent.manifest import RESIDENT, Images, resume_s
 from hpcext.launch.transparent.put_off import PutOffError
+from hpcext.launch.transparent.resident import Resident
+from hpcext.launch.transparent.told import Told
 from hpcext.launch.transparent.ways import Way, choose
 from hpcext.process import Process
 
@@ -28,9 +28,6 @@ AGAIN_S = 5.0
 
 UNDO_S = 60.0
 """The least seconds in which a suspension that has failed must be undone."""
-
-RESUME_S, BYTES_PER_S = 60.0, 20e6
-"""A restore may take that long, and as much longer as its images are large."""
 
 
 class Transparent:
@@ -48,6 +45,8 @@ class Transparent:
         That of the command.
     timeout_s : float
         Seconds for a suspension.
+    stays : bool
+        Whether processes may stay in memory here while they are suspended.
 
     Attributes
     ----------
@@ -62,10 +61,10 @@ class Transparent:
         Whether the command must not be able to gain privileges.
     imaged : bool
         Whether all processes have stopped, and are in images: they must never go on.
+    resident : bool
+        Whether they have stopped and stay in memory, for the next attempt.
     lost : bool
         Whether they can neither be suspended nor go on: they must be ended.
-    declined : int
-        Suspensions that have failed, so that the command goes on.
     """
 
     signum: signal.Signals | None = None
@@ -78,24 +77,21 @@ class Transparent:
         log: Path,
         environ: Mapping[str, str],
         timeout_s: float,
+        *,
+        stays: bool = False,
     ) -> None:
         self._directory = directory
-        self._identity = dict(identity)
+        self._told = Told(directory, identity, log)
         self._images = Images(directory.parent, log)
-        self._log = log
         self._devices = devices.said(environ)
-        self._limit_s = timeout_s
+        self._timeout_s = self._limit_s = timeout_s
         self._environ = environ
         self._way: Way | None = None
         self._why_none = ""
+        self._stays = stays
         self.plain = True
-        self.no_new_privs = self.imaged = self.lost = False
+        self.no_new_privs = self.imaged = self.resident = self.lost = False
         self.main = 0
-        self.declined = 0
-        self._cannot_save = ""
-        self._notes: list[str] = []
-        # The directory of the attempt as the processes know it, since they go on in later ones.
-        self._began_as = str(directory)
         # The work before this attempt: what goes on in it, and what was given up.
         self._before_s = self._given_up_s = 0.0
         self._began_s = time.monotonic()
@@ -121,24 +117,22 @@ class Transparent:
         PutOffError
             It cannot be tried now. The images are kept.
         """
-        self._way, self._why_none = choose(self._environ)
-        self._limit_s *= 1.0 if self._way is None else self._way.part
-        self.plain = self._way is None
-        self.no_new_privs = self._way is not None and self._way.no_new_privs
         document = self._images.read()
+        stayed = document is not None and RESIDENT in document
+        self._choose(stayed=stayed)
         if document is None:
             if self._way is None:
-                self._note(say, f"cannot be suspended as it is ({self._why_none}): {_ANEW}")
+                self._told.note(f"cannot be suspended as it is ({self._why_none}): {_ANEW}", say)
             return None
         self._before_s = _seconds(document.get("trained_s"))
-        self._began_as = str(document.get("began_as", self._began_as))
+        self._told.began_as = str(document.get("began_as", self._told.began_as))
         why, pid = self._why_not(document), None
         # Before they run: whoever has to kill them knows them by that.
-        self._tell()
+        self._told.tell()
         if not why and self._way is not None:
             try:
                 self._images.prepare_return(document)
-                limit_s = self._resume_s(document)
+                limit_s = resume_s(document)
                 pid = self._way.resume(self._images.path, self._directory, limit_s, document)
             except PutOffError:
                 self._images.put_off(document)
@@ -152,13 +146,17 @@ class Transparent:
             self._began_s = time.monotonic()
             _let_go_on()
             return pid
+        if stayed:
+            residence.sweep(self._directory.parent, document)
+            self._choose()
         self._given_up_s, self._before_s = self._before_s, 0.0
-        self._began_as = str(self._directory)
+        self._told.began_as = str(self._directory)
         self._images.remove()
         what = f"{self._given_up_s:.1f} s of work are lost"
         if "trained_s" not in document:
             what = "all of its work is lost"
-        self._note(say, f"cannot go on where it was suspended ({why}): {what}, and it begins anew")
+        why = f"cannot go on where it was suspended ({why})"
+        self._told.note(f"{why}: {what}, and it begins anew", say)
         return None
 
     def begin(self, say: Callable[[str], object]) -> list[str]:
@@ -168,7 +166,7 @@ class Transparent:
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the variables to be added to its environment."""
-        if self._way is None:
+        if self._way is None or self._way.stays:
             return {}
         return no_io_uring.variables(environ, self._directory.parent)
 
@@ -179,12 +177,21 @@ class Transparent:
             return str(why)
         return self._way.why_not(document, self._devices) or self._images.changed(document)
 
-    def _resume_s(self, document: Mapping[str, Any]) -> float:
-        sizes = document.get("images")
-        known = sizes.values() if isinstance(sizes, dict) else ()
-        return RESUME_S + sum(each for each in known if type(each) is int) / BYTES_PER_S
+    def _choose(self, *, stayed: bool = False) -> None:
+        """Choose the way in which it is suspended, or goes on if it has stayed in memory."""
+        self._way, self._why_none = choose(self._environ, stays=self._stays)
+        if stayed:
+            self._way = Resident(self._environ)
+        self._limit_s = self._timeout_s * (1.0 if self._way is None else self._way.part)
+        self.plain = self._way is None
+        self.no_new_privs = self._way is not None and self._way.no_new_privs
 
     # A suspension.
+
+    @property
+    def declined(self) -> int:
+        """The number of suspensions that have failed, so that the command goes on."""
+        return self._told.declined
 
     @property
     def helper(self) -> Process | None:
@@ -201,7 +208,7 @@ class Transparent:
         root, hold
             As of :meth:`hpcext.launch.native.Native.ask`; not used.
         """
-        if self._way is None or self.imaged or self.lost:
+        if self._way is None or self.imaged or self.resident or self.lost:
             return
         if self._helper is not None:
             if time.monotonic() >= self._until_s and not self._late:
@@ -227,7 +234,10 @@ class Transparent:
         except OSError as error:
             self._decline(str(error))
             return
-        self._helped(pid, self._limit_s)
+        if pid is None:
+            self._judge(way, 0)
+        else:
+            self._helped(pid, self._limit_s)
 
     def helper_ended(self, pid: int, code: int) -> bool:
         """Judge what the helper has done, if it was that which has ended."""
@@ -243,11 +253,17 @@ class Transparent:
             else:
                 self._decline(self._undoes)
             return True
-        why = late or self._way.judge(code, self._root, self._images.new, self._directory)
+        self._judge(self._way, code, late)
+        return True
+
+    def _judge(self, way: Way, code: int, why: str = "") -> None:
+        """Find out whether all is suspended; if not, undo what was done."""
+        assert self._root is not None
+        why = why or way.judge(code, self._root, self._images.new, self._directory)
         if not why:
             try:
-                self._images.commit({**self._facts(), **self._way.facts(self._directory)})
-                self.imaged = True
+                self._images.commit({**self._facts(), **way.facts(self._directory)})
+                self.imaged, self.resident = not way.stays, way.stays
             except (OSError, ValueError) as error:
                 why = f"the images cannot be kept: {error}"
         if why:
@@ -255,7 +271,8 @@ class Transparent:
             self._images.discard(tree.descendants(os.getpid()))
             _let_go_on()
             self._undo(why)
-        return True
+        elif self.resident:
+            self._told.note(_STAYS.format(pid=self._root.pid))
 
     def _helped(self, pid: int, limit_s: float) -> None:
         """Note that a helper has begun."""
@@ -285,7 +302,13 @@ class Transparent:
         self.lost = True
         self._images.forbid(f"all of its work was lost by that once: {self._undoes}")
         what = f"cannot be suspended ({self._undoes}), nor go on ({why}): it is ended, "
-        self._note(self._say, f"{what}all of its work is lost, and it begins anew")
+        self._told.note(f"{what}all of its work is lost, and it begins anew")
+
+    def leave(self) -> None:
+        """Learn that it is to leave this machine for good, so that nothing can stay here."""
+        if self._way is not None and self._way.stays and not self.resident:
+            self._way, self.plain = None, True
+            self._told.note(f"cannot stay in memory, as its allocation ends: {_ANEW}")
 
     def abandon(self) -> None:
         """Give up the images that are being written, since the processes are to end."""
@@ -311,17 +334,16 @@ class Transparent:
 
     def _facts(self) -> dict[str, Any]:
         return {
-            "began_as": self._began_as,
+            "root": self.main,
+            "began_as": self._told.began_as,
             "trained_s": self._before_s + time.monotonic() - self._began_s,
             "devices": self._devices,
         }
 
     def _decline(self, why: str) -> None:
         self._undoes = ""
-        self.declined += 1
-        self._cannot_save = why
+        self._told.decline(why)
         self._again_s = time.monotonic() + AGAIN_S
-        self._tell()
 
     # The end.
 
@@ -335,7 +357,7 @@ class Transparent:
         released : bool
             As those of :meth:`hpcext.launch.native.Native.acknowledged`.
         """
-        return self.imaged or ((self.plain or self.lost) and released)
+        return self.imaged or self.resident or ((self.plain or self.lost) and released)
 
     def went_on(self) -> bool:
         """Return False: no process has to end by itself."""
@@ -353,33 +375,15 @@ class Transparent:
         ran_s, ended_at : float
             As those of :meth:`hpcext.launch.native.Native.account`.
         """
-        lost_s = self._given_up_s + (0.0 if self.imaged else self._before_s + ran_s)
-        return {"saved": self.imaged, "lost_s": lost_s, "exact": True, "anew": not self.imaged}
+        saved = self.imaged or self.resident
+        lost_s = self._given_up_s + (0.0 if saved else self._before_s + ran_s)
+        return {"saved": saved, "lost_s": lost_s, "exact": True, "anew": not saved}
 
-    # What the manager is told.
 
-    def _note(self, say: Callable[[str], object], what: str) -> None:
-        say(what)
-        self._notes.append(what)
-        self._tell()
-
-    def _say(self, what: str) -> None:
-        """Write a line into the log of the command."""
-        command.note(self._log, what)
-
-    def _tell(self) -> None:
-        """Write down what the manager, and whoever kills what is left, has to know."""
-        document = {
-            "schema": protocol.NATIVE,
-            **self._identity,
-            "declined": self.declined,
-            "cannot_save": self._cannot_save or None,
-            "notes": self._notes,
-            "began_as": self._began_as,
-        }
-        with contextlib.suppress(OSError):
-            documents.write_json(self._directory / protocol.NATIVE_FILE, document)
-
+_STAYS = (
+    "stays in the memory of this machine while it is suspended, process {pid}, until it goes on or "
+    "is cancelled"
+)
 
 _ANEW = "a suspension ends it, all of its work is lost, and it begins anew"
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from hpcext.launch.transparent.criu import Criu
 from hpcext.launch.transparent.driver import DriverAndCriu
+from hpcext.launch.transparent.resident import Resident
 from hpcext.process import Process
 
 
@@ -19,11 +20,14 @@ class Way(Protocol):
     name : str
     no_new_privs : bool
         Whether the tree must not be able to gain privileges, as by ``sudo``.
+    stays : bool
+        Whether the tree stays in memory, and there are no images.
     part : float
         The part of the time for a suspension in which it has to be done; the rest is for undoing.
     """
 
     name: str
+    stays: bool
     no_new_privs: bool
     part: float
 
@@ -35,8 +39,8 @@ class Way(Protocol):
 
     def suspend(
         self, root: Process, tree: Sequence[Process], images: Path, work: Path, limit_s: float
-    ) -> int:
-        """Begin to suspend a tree; return the pid of the helper that does so.
+    ) -> int | None:
+        """Begin to suspend a tree; return the pid of the helper that does so, None if none does.
 
         Parameters
         ----------
@@ -60,7 +64,8 @@ class Way(Protocol):
     def judge(self, code: int, root: Process, images: Path, work: Path) -> str:
         """Return why a tree is not suspended although its helper has ended; empty if it is.
 
-        One that is suspended has stopped, and everything that it consists of is in the images.
+        One that is suspended has stopped, and everything that it consists of is in the images, or
+        stays in memory.
 
         Parameters
         ----------
@@ -117,7 +122,8 @@ class Way(Protocol):
     def resume(self, images: Path, work: Path, limit_s: float, document: Mapping[str, Any]) -> int:
         """Make a suspended tree again; return the pid of its root, a child of ours.
 
-        It is stopped, so that nothing is done twice if this fails: SIGCONT lets it go on.
+        It is stopped, so that nothing is done twice if this fails: SIGCONT lets it go on. One that
+        has stayed in memory cannot do anything twice.
 
         Parameters
         ----------
@@ -151,11 +157,20 @@ def ways(environ: Mapping[str, str]) -> tuple[DriverAndCriu, Criu]:
     return DriverAndCriu(criu, environ), criu
 
 
-def choose(environ: Mapping[str, str]) -> tuple[Way | None, str]:
-    """Return the first way that can be used here; if there is none, why not."""
+def choose(environ: Mapping[str, str], *, stays: bool = False) -> tuple[Way | None, str]:
+    """Return the first way that can be used here; if there is none, why not.
+
+    Parameters
+    ----------
+    environ : Mapping[str, str]
+        As in :func:`ways`.
+    stays : bool
+        Whether processes may stay in memory. Images are preferred: they need no memory, and are
+        still there when an allocation has ended.
+    """
     driver, criu = ways(environ)
     if why := criu.probe():
-        return None, f"{criu.name}: {why}"
+        return (Resident(environ), "") if stays else (None, f"{criu.name}: {why}")
     if why := driver.without():
         criu.without_driver = why
         return criu, ""
