@@ -30,7 +30,10 @@ class Process(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """Return the process that has this pid now, or None; a zombie counts as ended."""
+        """Return the process that has this pid now, or None; a zombie counts as ended.
+
+        If it is only its first thread that has ended, it has not.
+        """
         start = _start_of(str(pid))
         return None if start is None else cls(pid, start)
 
@@ -118,4 +121,14 @@ def _start_of(name: str) -> int | None:
         return None
     # The name of the program (field 2) may contain blanks and parentheses; the last one closes it.
     fields = text[text.rindex(b")") + 2 :].split(None, 20)
-    return None if fields[0] in {b"Z", b"X"} else int(fields[19])
+    if fields[0] in {b"Z", b"X"} and not _has_others(name):
+        return None
+    return int(fields[19])
+
+
+def _has_others(name: str) -> bool:
+    """Return whether a process whose first thread has ended has other threads."""
+    try:
+        return len(os.listdir(f"/proc/{name}/task")) > 1
+    except OSError:
+        return False

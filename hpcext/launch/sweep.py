@@ -25,6 +25,9 @@ SWEPT_FILE = "swept.json"
 END_S = 15.0
 """Seconds that a supervisor gets to end after it has read the order."""
 
+DYING_S = 60.0
+"""Seconds that are waited for what is dying already, and need not be of the attempt at all."""
+
 PAUSE_S = 0.05
 
 
@@ -52,9 +55,32 @@ def sweep(directory: Path, index: int, nonce: str) -> None:
     if supervisor is not None and supervisor.alive():
         # They are known for certain now only: one may have cleared its environment.
         victims.update(tree.descendants(supervisor.pid))
-    while tree.kill_marked(marks, victims):
+    until_s = time.monotonic() + DYING_S
+    while tree.kill_marked(marks, victims, since=since(supervisor, until_s)):
         time.sleep(PAUSE_S)
     documents.write_json(own / SWEPT_FILE, {"schema": SWEPT, "nonce": nonce})
+
+
+def since(supervisor: Process | None, until_s: float) -> int | None:
+    """Return when the processes of an attempt began, which may have been killed with it.
+
+    The kernel kills a command whose supervisor is killed, and nobody knows which it was.
+
+    Parameters
+    ----------
+    supervisor : Process or None
+        That of the attempt, which is gone.
+    until_s : float
+        Until when what is dying is waited for, by the monotonic clock.
+
+    Returns
+    -------
+    int or None
+        In clock ticks; None if nothing that is dying has to be waited for.
+    """
+    if supervisor is None or time.monotonic() >= until_s:
+        return None
+    return supervisor.start
 
 
 def marks_of(directory: Path) -> list[str]:

@@ -14,6 +14,9 @@ from hpcext.process import Process, read_proc
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """Errors when a process has just ended or is not ours."""
 
+_EXITING = 0x4
+"""``PF_EXITING`` of the flags in ``/proc/PID/stat``; Linux, include/linux/sched.h."""
+
 _tgkill = getattr(ctypes.CDLL(None), "tgkill", None)
 
 
@@ -262,7 +265,7 @@ def marked(marks: Collection[str]) -> list[Process]:
     return found
 
 
-def kill_marked(marks: Collection[str], victims: set[Process]) -> bool:
+def kill_marked(marks: Collection[str], victims: set[Process], *, since: int | None = None) -> bool:
     """Kill marked processes and earlier victims; return whether any of them is left.
 
     Parameters
@@ -271,17 +274,51 @@ def kill_marked(marks: Collection[str], victims: set[Process]) -> bool:
         As in :func:`marked`.
     victims : set of Process
         Those that were chosen before; what is found is added.
+    since : int, optional
+        When the first of them began, in clock ticks, if some may have been killed already: none is
+        left only when nothing that has begun since is dying.
     """
     try:
         found = marked(marks)
+        # In this order: what has lost its environment by now is seen to be dying.
+        ending = [] if since is None else dying(since)
     except OSError:
         return True  # Not all of them could be looked at.
     victims.update(found)
     for process in victims:
         send(process, signal.SIGKILL)
-    # Look once more if a process was found, which may have forked; and a process that is dying has
-    # no environment any more, but may still hold its GPU.
-    return bool(found) or any(process.alive() for process in victims)
+    # Look once more if a process was found, which may have forked.
+    return bool(found or ending) or any(process.alive() for process in victims)
+
+
+def dying(since: int) -> list[Process]:
+    """Return processes of this user that are about to end.
+
+    They have no environment any more, by which they could be found, but may still hold a GPU: one
+    with much memory takes seconds to end.
+
+    Parameters
+    ----------
+    since : int
+        Those are returned that began then or later, in clock ticks.
+
+    Raises
+    ------
+    OSError
+        Not all processes could be examined.
+    """
+    found = []
+    for pid in _pids():
+        try:
+            text = read_proc(f"{pid}/stat")
+            own = os.stat(f"/proc/{pid}").st_uid == os.getuid()
+        except _GONE:
+            continue
+        fields = text[text.rindex(b")") + 2 :].split(None, 20)
+        ends = fields[0] not in {b"Z", b"X"} and int(fields[6]) & _EXITING
+        if own and ends and int(fields[19]) >= since:
+            found.append(Process(pid, int(fields[19])))
+    return found
 
 
 def _pids() -> Iterator[int]:

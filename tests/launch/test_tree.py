@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import psutil
+from site_of_test import wait_for
 from stage import Stage, runs
 
 from hpcext.launch import tree
@@ -121,3 +122,62 @@ def test_a_process_does_nothing_once_all_of_its_threads_have_stopped(stage: Stag
         process.kill()
         stage.wait_for(lambda: tree.still(process.pid), "its end")
     assert tree.still(process.pid)
+
+
+_PARENT = """
+import ctypes, os, signal, sys, time
+child = os.fork()
+if child == 0:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+    # Pages of 4 KiB take long to give back.
+    memory = bytearray(700 << 20)
+    memory[::4096] = bytes(len(memory) // 4096)
+    print(os.getpid(), flush=True)
+time.sleep(1000)
+"""
+
+
+def test_what_its_parent_has_taken_along_counts_until_it_has_ended(tmp_path: Path) -> None:
+    """It has no environment any more, and would be missed while it gives its memory back."""
+    mark = f"HPCEXT_TEST_MARK={tmp_path}"
+    name, _, value = mark.partition("=")
+    environ = {**os.environ, name: value}
+    for _ in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", _PARENT], env=environ, stdout=subprocess.PIPE, text=True
+        ) as parent:
+            assert parent.stdout is not None
+            child = Process.of(int(parent.stdout.readline()))
+            supervisor = Process.of(parent.pid)
+            assert child is not None
+            assert supervisor is not None
+            parent.kill()
+        victims: set[Process] = set()
+        while tree.kill_marked([mark], victims, since=supervisor.start):
+            # As if it was looked at only now.
+            victims.clear()
+        assert not child.alive()
+
+
+def test_a_process_lives_until_its_last_thread_has_ended() -> None:
+    # exit(2) of one thread.
+    number = {"x86_64": 60}.get(os.uname().machine, 93)
+    text = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=lambda: time.sleep(1000)).start()\n"
+        "print('ready', flush=True)\n"
+        f"ctypes.CDLL(None).syscall({number}, 0)\n"
+    )
+    words = [sys.executable, "-c", text]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            path = Path(f"/proc/{process.pid}/stat")
+            wait_for(lambda: " Z " in path.read_text(), "the end of its first thread")
+            found = Process.of(process.pid)
+            assert found is not None
+            assert found.alive()
+        finally:
+            process.kill()
+    assert not found.alive()

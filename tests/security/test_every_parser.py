@@ -188,6 +188,7 @@ REASONS = {
     "harvest/ways/__init__.py:ask": "tests/broker/test_server.py has a broker answer nonsense",
     "harvest/ways/__init__.py:status": "the same words of the service, whose keys it looks for",
     "broker/desk.py:": "tests/broker/test_server.py sends it damaged requests",
+    "launch/tree.py:dying": "/proc, as the kernel writes it",
     "launch/transparent/connections.py:_plain": "an address as the kernel writes it",
     "launch/transparent/driver.py:said": "its own helper wrote it; read by documents.read_json",
     "launch/transparent/driver_api.py:Driver._call": "a code of NVIDIA's library",
