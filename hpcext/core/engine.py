@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
+from hpcext.core import home
 from hpcext.core.apply import apply
 from hpcext.core.carrying_out import carry_out
 from hpcext.core.decisions import PATIENCE_S, Question, brought_up_to_date, refusal
@@ -120,7 +121,9 @@ class Engine:
             return None
         if self._question is None or self._question.number != question.number:
             now = self.world.snapshot(question.at_s, Cause(question.cause))
-            self._question = Question(question.number, within(now) if self.world.fewer else now)
+            now = within(now) if self.world.fewer else now
+            now = home.avoiding(now) if self.world.homes.jobs else now
+            self._question = Question(question.number, now)
         return self._question
 
     def answer(self, said: Target | str, *, terse: bool = False) -> Decided:
@@ -149,6 +152,8 @@ class Engine:
             return Decided(question.number, failed=said)
         if question.again:
             said = brought_up_to_date(said, world.jobs, world.offered)
+        if world.homes.jobs:
+            said = home.without_strays(said, world.jobs, question.at_s)
         now = world.snapshot(question.at_s, Cause(question.cause), busy=True)
         if wrong := refusal(now, said, world.jobs):
             return Decided(question.number, failed=wrong)
@@ -249,7 +254,8 @@ class Engine:
                 return f"waits for {names} to complete"
         if not job.ready:
             # It waits after a failure, which `why` says already, unless the manager is draining.
-            return "waits because the manager is draining" if self.world.draining else job.why
+            why = home.why(job) if job.id in self.world.homes.kept_back else job.why
+            return "waits because the manager is draining" if self.world.draining else why
         if fewer:
             left = LEFT if self.world.shrunk else "left that may be used"
             if why := lacks(job, self.world.offered, left):

@@ -235,6 +235,9 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
         Whether such a command is known to have saved.
     anew : bool
         Whether such a command begins anew, without a checkpoint.
+    kept_s : float
+        Seconds of work that its processes hold, which are on its node as they were; elsewhere it
+        begins anew. 0: it can go on anywhere.
     broken_gpus : Mapping[str, str]
         FAILED only: node → what its driver says is wrong with the GPUs that the attempt had there.
     never_ran : bool
@@ -253,6 +256,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True, tag="ended"):
     lost_exact: bool = True
     saved: bool = False
     anew: bool = False
+    kept_s: float = 0.0
     broken_gpus: Mapping[str, str] = {}
     never_ran: bool = False
 

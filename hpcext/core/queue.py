@@ -48,6 +48,8 @@ class Queue:
             heapq.heappush(self._deadlines, (job.deadline_s, job.id))
         if job.not_before_s and (before is None or before.not_before_s != job.not_before_s):
             heapq.heappush(self._waits, (job.not_before_s, job.id))
+        if job.home and (before is None or before.home_until_s != job.home_until_s):
+            heapq.heappush(self._waits, (job.home_until_s, job.id))
         again_s = job.run.suspend_again_s
         if again_s is not None and (before is None or before.run.suspend_again_s != again_s):
             heapq.heappush(self._waits, (again_s, job.id))
@@ -126,7 +128,8 @@ class Queue:
         if job is None or job.state.final:
             return False
         at_s = self._waits[0][0]
-        return at_s > now_s and at_s in (job.not_before_s, job.run.suspend_again_s)
+        times = (job.not_before_s, job.home_until_s, job.run.suspend_again_s)
+        return at_s > now_s and at_s in times
 
 
 def _key(job: Job) -> Key:

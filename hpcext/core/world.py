@@ -11,6 +11,7 @@ from hpcext.core import saving
 from hpcext.core.changes import Changes
 from hpcext.core.decisions import OpenQuestion, left_of
 from hpcext.core.history.fragments import FragmentCounter
+from hpcext.core.home import Homes
 from hpcext.core.queue import Queue
 from hpcext.core.saved import Saved
 from hpcext.core.suspicion import Suspicion
@@ -75,6 +76,8 @@ class World:
         Nodes on which attempts have failed since one went well there.
     aside : dict of str to str
         Nodes that are set aside, those too that are gone → why.
+    homes : Homes
+        The jobs that can go on only where they were suspended.
     """
 
     def __init__(self) -> None:
@@ -102,6 +105,7 @@ class World:
         self.aside: dict[str, str] = {}
         self._offered: dict[str, Node] | None = None
         self._dependents: dict[str, list[str]] = {}
+        self.homes = Homes()
 
     # Looking.
 
@@ -161,6 +165,10 @@ class World:
             elif not other.done:
                 yield other
 
+    def waited_for(self) -> set[str]:
+        """Return the nodes for which jobs wait that can go on only there."""
+        return {self.jobs[name].home for name in self.homes.kept_back}
+
     def answer_by(self, now_s: float, job: Job) -> float:
         """Return the instant by which a job that is suspended now has to answer."""
         return saving.answer_by(now_s, job.suspend_timeout_s, self.ends_s)
@@ -170,7 +178,7 @@ class World:
     def refresh(self, now_s: float) -> Cause:
         """Bring `ready` up to date for every unfinished job."""
         changed = False
-        for job_id in self.queue.unchecked(now_s):
+        for job_id in self.queue.unchecked(now_s) | self.homes.jobs:
             job = self.waiting(job_id)
             if job is None:
                 continue
@@ -239,6 +247,7 @@ class World:
         """Replace a job."""
         self.jobs[job.id] = job
         self.changed.note(job.id)
+        self.homes.note(job)
         if job.trial is not None:
             lost = job.cancelling or job.state in {State.FAILED, State.CANCELLED}
             self.trials.note(job.id, job.trial, left=not lost or job.state is State.COMPLETED)
@@ -350,6 +359,8 @@ class World:
         if job.on_hold or job.cancelling or self.suspending or now_s < job.not_before_s:
             return False
         if self.draining and job.goal is None and not job.state.active:
+            return False
+        if job.home and self.homes.keep_back(job, now_s, self.offered, self.queue.busy()):
             return False
         return not job.after or not any(True for _ in self.unmet(job))
 

@@ -44,6 +44,8 @@ class LeaseBalance:
         The cost of giving up a node.
     avoid : callable
         Nodes on which no lease is wanted: those that are there are given back.
+    homes : callable
+        Nodes for which trainers wait, beside those of `want`: they can go on only there.
     bound : bool
         Leases are given back that are more than `want`; else those alone that are others' part.
     look : callable
@@ -73,6 +75,7 @@ class LeaseBalance:
         want: Callable[[], int],
         loss: Loss,
         avoid: Callable[[], Collection[str]],
+        homes: Callable[[], Collection[str]],
         bound: bool,
         look: Callable[[Lease], None],
         site: SiteLeave | None,
@@ -88,6 +91,7 @@ class LeaseBalance:
         self._want = want
         self._loss = loss
         self._avoid = avoid
+        self._homes = homes
         self._bound = bound
         self._look = look
         self._site = site
@@ -108,7 +112,7 @@ class LeaseBalance:
         idle, taken = self._ground.idle, {lease.node for lease in self._own()}
         new = set(idle) - self._ground.steady - taken - set(self._ground.refused)
         # Once in a row, so that nodes that come and go do not have it asked all the time.
-        self.soon = not self.soon and bool(new) and self._want() > len(taken)
+        self.soon = not self.soon and bool(new) and self._wanted() > len(taken)
         self.soon |= any(lease.stopped_at is not None for lease in self._leases.values())
         ends = await self._ends(taken)
         holes = [
@@ -122,7 +126,7 @@ class LeaseBalance:
         useless = {each.node for each in short} | set(self._ground.refused) | avoided
         await self._give_back(lease for lease in self._own() if lease.node in avoided)
         await self._ask_site(set(idle) - useless)
-        want, part = self._want(), self._part(set(idle) - useless)
+        want, part = self._wanted(), self._part(set(idle) - useless)
         await self._fewer(part, want)
         self._account.missing = missing.why(self._looked(short, part, now))
         want, own = want if part is None else min(want, part), len(self._own())
@@ -211,7 +215,12 @@ class LeaseBalance:
     def _usable(self, idle: Collection[str]) -> int:
         """Return how many nodes trainers can use, and our terms allow."""
         nodes = {*idle, *(lease.node for lease in self._begun())} | self._neighbours.leased
-        return min(self._want(), self._terms.most(len(nodes)))
+        return min(self._wanted(), self._terms.most(len(nodes)))
+
+    def _wanted(self) -> int:
+        """Return how many nodes trainers can use, those that they wait for among them."""
+        there = {*self._ground.idle, *(lease.node for lease in self._own())}
+        return self._want() + len(there.intersection(self._homes()))
 
     def _part(self, idle: Collection[str]) -> int | None:
         """Return our part of the nodes: what the broker of the site says, or the queue.
@@ -267,6 +276,7 @@ class LeaseBalance:
             terms=self._terms,
             now_s=now,
             seed=self._name,
+            homes=self._homes(),
         )[:AT_ONCE]
 
     def _claims(self) -> list[Lease]:

@@ -76,6 +76,8 @@ class LeaseBook:
         The cost of giving up a node.
     avoid : callable
         Nodes on which no lease is wanted.
+    homes : callable
+        Nodes for which trainers wait, beside those of `want`: they can go on only there.
     bound : bool
         Leases are given back that are more than `want`; else those alone on which nothing has run
         for a while, and those that are another harvester's part.
@@ -105,6 +107,7 @@ class LeaseBook:
         hear: Callable[[Lease], None],
         loss: Loss,
         avoid: Callable[[], Collection[str]] = tuple,
+        homes: Callable[[], Collection[str]] = tuple,
         bound: bool = False,
         site: SiteLeave | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -152,6 +155,7 @@ class LeaseBook:
             want=want,
             loss=loss,
             avoid=avoid,
+            homes=homes,
             bound=bound,
             look=self._look,
             site=site,

@@ -50,7 +50,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
     terms : Terms
     began_at : float
         The instant from which the engine counts, epoch seconds.
-    want, seen, loss, avoid, bound, site
+    want, seen, loss, avoid, homes, bound, site
         As :class:`~hpcext.harvest.book.LeaseBook` has them.
     **common
         Those of :class:`~hpcext.executors.attempts.AttemptExecutor`; directories of leases are
@@ -67,6 +67,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         seen: Callable[[], Fragments],
         loss: Loss,
         avoid: Callable[[], Collection[str]] = tuple,
+        homes: Callable[[], Collection[str]] = tuple,
         bound: bool = False,
         site: SiteLeave | None = None,
         **common: Any,
@@ -88,6 +89,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             hear=self._hear,
             loss=loss,
             avoid=avoid,
+            homes=homes,
             bound=bound,
             site=site,
         )

@@ -144,8 +144,9 @@ def requests(
     terms: Terms,
     now_s: float,
     seed: str = "",
+    homes: Collection[str] = (),
 ) -> list[LeaseRequest]:
-    """Choose which holes to take, those first that last longest.
+    """Choose which holes to take: those that trainers wait for, then those that last longest.
 
     Parameters
     ----------
@@ -162,11 +163,14 @@ def requests(
     seed : str
         The seed for the order of holes that last equally long, so that two harvesters do not
         request the same ones. Empty: they are ordered by name.
+    homes : collection of str
+        The nodes for which trainers wait.
     """
     room = min(terms.most(idle + have), want) - have
 
-    def place(hole: Hole) -> tuple[float, str]:
-        return -hole.ends_s, drawn(seed, hole.node) if seed else hole.node
+    def place(hole: Hole) -> tuple[bool, float, str]:
+        drawn_as = drawn(seed, hole.node) if seed else hole.node
+        return hole.node not in homes, -hole.ends_s, drawn_as
 
     long = sorted(holes, key=place)
     found = []

@@ -128,6 +128,7 @@ def _leases(pilot: Pilot, terms: Terms, engine: Engine, directory: Path) -> Reso
             want=want,
             loss=lambda node: loss(world.queue.busy(), node),
             avoid=lambda: world.aside,
+            homes=world.waited_for,
             bound=terms.autoscale is not None,
             site=site,
             **common,

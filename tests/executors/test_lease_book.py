@@ -105,6 +105,7 @@ class Harvester:
         self.unheard: dict[str, Ended] = {}
         self.loss: Loss | None = None
         self.avoid: set[str] = set()
+        self.homes: set[str] = set()
         self.bound = True
         self.terms = Terms(**{"partition": "p", "gpus": 2, "cycle_s": 0.01, **terms})
         self.loop = asyncio.new_event_loop()
@@ -117,7 +118,7 @@ class Harvester:
             loop=self.loop, began_at=1000.0, want=lambda: self.want,
             seen=lambda: self.seen, busy=self.is_busy, hear=self.hear,
             loss=self.loss or (lambda _: ()), bound=self.bound and self.loss is not None,
-            avoid=lambda: self.avoid, clock=lambda: self.now_s,
+            avoid=lambda: self.avoid, homes=lambda: self.homes, clock=lambda: self.now_s,
         )  # fmt: skip
 
     def hear(self, lease: Lease) -> None:
@@ -293,6 +294,20 @@ def test_no_more_than_trainers_can_use(one: Harvester, slurm: ScriptedSlurm) -> 
     one.want = 0
     one.cycle(2)
     assert len(slurm.said("sbatch")) == 1
+
+
+def test_a_node_that_a_trainer_waits_for_is_taken_first_and_beside_all_others(
+    one: Harvester, slurm: ScriptedSlurm
+) -> None:
+    slurm.nodes = dict.fromkeys(("n1", "n2", "n3"), "idle")
+    one.want, one.homes = 0, {"n2", "n9"}
+    one.cycle(3)
+    # That which is idle, and no other in place of the one that is not.
+    assert [lease.node for lease in one.book.leases.values()] == ["n2"]
+    slurm.begin(one.book, 1, "n2")
+    one.want, one.homes = 1, set()
+    one.cycle(3)
+    assert [lease.node for lease in one.book.leases.values()] == ["n2"]
 
 
 def test_one_that_does_not_begin_is_withdrawn(

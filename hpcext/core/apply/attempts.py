@@ -5,10 +5,12 @@ Each function takes the `world`, the time `now_s` by the engine's clock, in seco
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from hpcext.core import deferred, rescaling, saving, silence
-from hpcext.core.aftermath import after
+from hpcext.core.aftermath import after, never_ran
 from hpcext.core.apply import suspects
 from hpcext.core.estimate import Estimate, Observed
 from hpcext.core.facts import (
@@ -180,6 +182,19 @@ def ended(world: World, now_s: float, fact: Ended) -> Cause:
     return close(world, job, now_s, fact)
 
 
+def _home(job: Job, now_s: float, fact: Ended) -> dict[str, Any]:
+    """Return what changes of where a job can go on."""
+    if fact.outcome is Outcome.SUSPENDED and fact.kept_s and len(job.held) == 1:
+        (home,) = job.held
+        elsewhere = job.goal is not None and set(job.goal) != {home}
+        goal = {"goal": None} if elsewhere else {}
+        return {"home": home, "home_until_s": now_s + fact.kept_s, **goal}
+    if never_ran(job, fact):
+        # What it had to go on from is as it was.
+        return {}
+    return {"home": "", "home_until_s": 0.0}
+
+
 def _heard_late(world: World, now_s: float, fact: Ended) -> Cause:
     """Take in how an attempt ended, after its last node was lost."""
     if (job := world.jobs.get(fact.job)) is None:
@@ -216,7 +231,7 @@ def close(world: World, job: Job, now_s: float, fact: Ended) -> Cause:
     fact, cause = suspects.of_broken_gpus(world, job, fact)
     state, changes = after(job, now_s, fact, progressed=progressed, hurried=hurried)
     killed = had.run.kills > 0 and fact.outcome is not Outcome.SUSPENDED
-    changes = {"killed": killed, **deferred.ended(job, state, changes)}
+    changes = {"killed": killed, **_home(job, now_s, fact), **deferred.ended(job, state, changes)}
     job = world.change(job, held={}, gpus=(), deadline_s=None, op=0, run=NO_RUN, **changes)
     if state.final:
         world.finish(job, now_s, state, why=job.why)

@@ -291,6 +291,10 @@ class Job(Request, frozen=True, omit_defaults=True):
         Failures in a row without progress.
     failed_on : tuple of str
         Nodes of its last attempt, if that failed; placement avoids them.
+    home : str
+        The node where its processes are, suspended as they are; elsewhere it begins anew.
+    home_until_s : float
+        The instant until which it waits for that node.
     step : int
         Last step reported, over all attempts.
     step_known : bool
@@ -325,6 +329,8 @@ class Job(Request, frozen=True, omit_defaults=True):
     killed: bool = False
     failures: int = 0
     failed_on: tuple[str, ...] = ()
+    home: str = ""
+    home_until_s: float = 0.0
     step: int = 0
     step_known: bool = False
     saved_step: int = 0

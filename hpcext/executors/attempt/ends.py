@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -240,7 +241,10 @@ def _own_account(document: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError:
         return {}
     exact, saved, anew = (said.get(key) is True for key in ("exact", "saved", "anew"))
-    return {"lost_s": lost_s, "lost_exact": exact, "saved": saved, "anew": anew}
+    found = {"lost_s": lost_s, "lost_exact": exact, "saved": saved, "anew": anew}
+    with contextlib.suppress(ValueError):
+        found["kept_s"] = number(said, "kept_s") if "kept_s" in said else 0.0
+    return found
 
 
 def _not_started(document: Mapping[str, Any]) -> str:

@@ -377,7 +377,9 @@ class Transparent:
         """
         saved = self.imaged or self.resident
         lost_s = self._given_up_s + (0.0 if saved else self._before_s + ran_s)
-        return {"saved": saved, "lost_s": lost_s, "exact": True, "anew": not saved}
+        kept_s = self._before_s + ran_s if saved else 0.0
+        found = {"saved": saved, "lost_s": lost_s, "exact": True, "anew": not saved}
+        return {**found, "kept_s": kept_s}
 
 
 _STAYS = (
