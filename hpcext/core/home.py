@@ -1,8 +1,8 @@
 """Jobs that can go on only where they were suspended, since their processes are there as they are.
 
-Elsewhere such a job begins anew. So it is placed there before all other nodes, and waits for it as
-long as it had worked: if it has to begin anew after all, that is at most twice as late as if it
-had done so at once, and in most cases nothing is lost.
+Elsewhere such a job begins anew. So it is placed there before all other nodes, and when it could
+have others it waits for its own as long as it had worked: if it has to begin anew after all, it is
+done at most twice as late as if it had done so at once.
 """
 
 from __future__ import annotations
@@ -42,13 +42,15 @@ class Homes:
     ) -> bool:
         """Return whether a job must not begin, as :func:`kept_back` says, and remember it."""
         back = kept_back(job, now_s, nodes, busy)
-        (self.kept_back.add if back else self.kept_back.discard)(job.id)
+        if back:
+            self.kept_back.add(job.id)
         return back
 
 
 def waits(job: Job, now_s: float) -> bool:
     """Return whether a job that holds nothing waits for the node where it can go on."""
-    return bool(job.home) and not job.state.active and now_s < job.home_until_s
+    over = job.home_until_s and now_s >= job.home_until_s
+    return bool(job.home) and not job.state.active and not over
 
 
 def kept_back(job: Job, now_s: float, nodes: Mapping[str, Node], busy: Iterable[Job]) -> bool:

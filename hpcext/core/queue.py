@@ -48,7 +48,7 @@ class Queue:
             heapq.heappush(self._deadlines, (job.deadline_s, job.id))
         if job.not_before_s and (before is None or before.not_before_s != job.not_before_s):
             heapq.heappush(self._waits, (job.not_before_s, job.id))
-        if job.home and (before is None or before.home_until_s != job.home_until_s):
+        if job.home_until_s and (before is None or before.home_until_s != job.home_until_s):
             heapq.heappush(self._waits, (job.home_until_s, job.id))
         again_s = job.run.suspend_again_s
         if again_s is not None and (before is None or before.run.suspend_again_s != again_s):

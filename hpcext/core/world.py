@@ -179,10 +179,12 @@ class World:
         """Bring `ready` up to date for every unfinished job."""
         changed = False
         for job_id in self.queue.unchecked(now_s) | self.homes.jobs:
-            job = self.waiting(job_id)
-            if job is None:
+            if (job := self.waiting(job_id)) is None:
                 continue
+            self.homes.kept_back.discard(job_id)
             ready = self._ready(job, now_s)
+            if job_id in self.homes.kept_back and not job.home_until_s:
+                job = self.change(job, home_until_s=now_s + job.home_work_s)
             if ready != job.ready:
                 self.change(job, ready=ready)
                 changed = True

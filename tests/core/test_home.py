@@ -89,12 +89,16 @@ def test_it_waits_no_longer_than_it_had_worked_and_then_begins_anew() -> None:
     run(engine, 5, f.Hold("1"))
     run(engine, 5, ended(engine, "1", f.Outcome.SUSPENDED, kept_s=100.0))
     run(engine, 6, f.NodeLost(home_))
-    _, wake_s = engine.step(7, [f.Release("1")])
-    assert wake_s == 105
-    assert run(engine, 104) == {}
+    # However long its user has had it on hold: it could have gone on from here.
+    _, wake_s = engine.step(1000, [f.Release("1")])
+    assert wake_s == 1100
+    assert run(engine, 1099) == {}
     assert engine.world.waited_for() == {home_}
-    assert run(engine, 105) == {"1": other}
-    assert run(engine, 106, ended(engine, "1", f.Outcome.EVICTED)) == {}
+    run(engine, 1099, f.Hold("1"))
+    assert engine.world.waited_for() == set()
+    run(engine, 1099, f.Release("1"))
+    assert run(engine, 1100) == {"1": other}
+    assert run(engine, 1101, ended(engine, "1", f.Outcome.EVICTED)) == {}
     assert not engine.world.jobs["1"].home
 
 
@@ -130,7 +134,7 @@ def test_what_can_go_on_anywhere_does_not_wait() -> None:
 
 def test_on_one_node_a_job_of_higher_priority_has_its_turn() -> None:
     """It is not kept back: a policy may make room for it, and it can be nowhere else."""
-    only = v.Job("1", "j", 1, (1,), 1, home="a", home_until_s=100.0)
+    only = v.Job("1", "j", 1, (1,), 1, home="a", home_work_s=95.0)
     other = v.Job("2", "k", 2, (1,), 1, held={"a": 1}, goal={"a": 1})
     one = {"a": v.Node("a", 1)}
     assert not home.kept_back(only, 5, one, [other])

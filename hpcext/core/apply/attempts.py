@@ -182,17 +182,17 @@ def ended(world: World, now_s: float, fact: Ended) -> Cause:
     return close(world, job, now_s, fact)
 
 
-def _home(job: Job, now_s: float, fact: Ended) -> dict[str, Any]:
+def _home(job: Job, fact: Ended) -> dict[str, Any]:
     """Return what changes of where a job can go on."""
     if fact.outcome is Outcome.SUSPENDED and fact.kept_s and len(job.held) == 1:
         (home,) = job.held
         elsewhere = job.goal is not None and set(job.goal) != {home}
         goal = {"goal": None} if elsewhere else {}
-        return {"home": home, "home_until_s": now_s + fact.kept_s, **goal}
+        return {"home": home, "home_work_s": fact.kept_s, "home_until_s": 0.0, **goal}
     if never_ran(job, fact):
         # What it had to go on from is as it was.
         return {}
-    return {"home": "", "home_until_s": 0.0}
+    return {"home": "", "home_work_s": 0.0, "home_until_s": 0.0}
 
 
 def _heard_late(world: World, now_s: float, fact: Ended) -> Cause:
@@ -231,7 +231,7 @@ def close(world: World, job: Job, now_s: float, fact: Ended) -> Cause:
     fact, cause = suspects.of_broken_gpus(world, job, fact)
     state, changes = after(job, now_s, fact, progressed=progressed, hurried=hurried)
     killed = had.run.kills > 0 and fact.outcome is not Outcome.SUSPENDED
-    changes = {"killed": killed, **_home(job, now_s, fact), **deferred.ended(job, state, changes)}
+    changes = {"killed": killed, **_home(job, fact), **deferred.ended(job, state, changes)}
     job = world.change(job, held={}, gpus=(), deadline_s=None, op=0, run=NO_RUN, **changes)
     if state.final:
         world.finish(job, now_s, state, why=job.why)

@@ -293,8 +293,10 @@ class Job(Request, frozen=True, omit_defaults=True):
         Nodes of its last attempt, if that failed; placement avoids them.
     home : str
         The node where its processes are, suspended as they are; elsewhere it begins anew.
+    home_work_s : float
+        Seconds of work that these processes hold.
     home_until_s : float
-        The instant until which it waits for that node.
+        The instant until which it waits for that node, once it does; 0 before.
     step : int
         Last step reported, over all attempts.
     step_known : bool
@@ -330,6 +332,7 @@ class Job(Request, frozen=True, omit_defaults=True):
     failures: int = 0
     failed_on: tuple[str, ...] = ()
     home: str = ""
+    home_work_s: float = 0.0
     home_until_s: float = 0.0
     step: int = 0
     step_known: bool = False
