@@ -39,12 +39,10 @@ POLICIES = (
 )  # fmt: skip
 """Names of hpcext's own policies, which are in a higher layer; a test keeps both lists equal."""
 
-
 AUTO = "auto"
 
 BACKENDS = ("slurm", "lsf")
 """Names of hpcext's own batch systems; a test keeps both lists equal as well."""
-
 
 SLURM_READERS = ("auto", "commands", "pyslurm", "slurmrestd")
 """What Slurm can be queried with; ``auto`` is pyslurm if one fits, or else commands."""
@@ -176,6 +174,7 @@ class Settings:
         ``none``, or a band of utility; see :mod:`hpcext.core.band`.
     broker : str
         ``auto``, ``none``, or the absolute path of a socket.
+    warm_starts : {"auto", "asked"}
     container_runtime : str
         One of :data:`hpcext.containers.RUNTIMES`.
     notify : str
@@ -245,14 +244,9 @@ class Settings:
     harvest_partition: str = _setting(
         "", string, "partition or queue for harvesters, whose jobs all others can preempt"
     )
-    harvest_options: str = _setting(
-        "", _words, "options of sbatch or bsub for each lease, such as --qos=idle"
-    )
+    harvest_options: str = _setting("", _words, "options of sbatch or bsub for each lease")
     harvest_max_nodes: int = _setting(
-        64,
-        lambda value: integer(value, 1, MAX_NODES),
-        "most nodes that a harvester takes",
-        numeric=True,
+        64, lambda value: integer(value, 1, MAX_NODES), "most nodes of a harvester", numeric=True
     )
     harvest_share: float = _setting(
         1.0,
@@ -277,6 +271,12 @@ class Settings:
         "socket of the site's broker, which says how many nodes a harvester may have, or "
         "munge://HOST:PORT or drop://DIRECTORY of one on another host; auto: the usual socket if "
         "it exists; or none",
+    )
+    warm_starts: str = _setting(
+        "auto",
+        _one_of("auto", "asked"),
+        "import PyTorch before a resumed training where that makes no difference (auto), or only "
+        "for jobs with preload (asked)",
     )
     container_runtime: str = _setting(
         containers.AUTO,

@@ -98,8 +98,9 @@ class JobSpec(msgspec.Struct, frozen=True):
         Whether its attempts continue one run of an experiment tracker.
     container : Container or None
         What the command runs in.
-    preload : tuple of str
-        Modules that are imported once for all of its attempts.
+    preload : tuple of str or None
+        Modules that are imported once for all of its attempts; None: those that its attempts are
+        seen to import, where that makes no difference.
     """
 
     name: str
@@ -132,7 +133,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     walltime_s: float | None = None
     trackers: bool = True
     container: Container | None = None
-    preload: tuple[str, ...] = ()
+    preload: tuple[str, ...] | None = None
 
     @property
     def as_is(self) -> bool:

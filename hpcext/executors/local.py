@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -16,17 +17,22 @@ from typing import Any, BinaryIO
 
 from hpcext.core.facts import Ended, Outcome
 from hpcext.core.values import Action, Kind, Node, total
+from hpcext.executors.attempt import learned
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.executors.processes import RETRY_S, ProcessExecutor, Watch
 from hpcext.executors.seats import Shared, of_seat
 from hpcext.launch import devices, mps, supervise, sweep, tree
 from hpcext.launch.nurseries import Nursery, Preloaded
 from hpcext.launch.transparent import residence
+from hpcext.launch.transparent.room import host_memory
 from hpcext.process import Process
 from hpcext.protocol import NEWS_SIGNAL, SUSPEND_SIGNAL
 from hpcext.text import are, counted
 
 log = logging.getLogger(__name__)
+
+SPARE_BYTES = 2 << 30
+"""With less free memory nothing is imported beforehand that nobody has asked for."""
 
 SWEEP_PAUSE_S = 0.01
 SWEEP_PAUSE_MAX_S = 1.0
@@ -57,6 +63,9 @@ class LocalExecutor(ProcessExecutor):
     _hears_notices = False
 
     _preloads = True
+
+    _beside = True
+    """Whether the manager is still there while a job is suspended."""
 
     def __init__(
         self,
@@ -91,7 +100,7 @@ class LocalExecutor(ProcessExecutor):
     def _where(self, action: Action, gpus: Sequence[str]) -> dict[str, Any]:
         if self._shared is not None and gpus[0] in self._shared.names(self._machine):
             return of_seat(self._directory.parent, self._shared)
-        return {"environ": devices.naming(self._devices(gpus)), "stays": True}
+        return {"environ": devices.naming(self._devices(gpus)), "beside": self._beside}
 
     def _argv(self, watch: Watch) -> Sequence[str]:
         return [sys.executable, "-I", "-S", supervise.__file__, str(watch.files.directory)]
@@ -102,8 +111,9 @@ class LocalExecutor(ProcessExecutor):
             watch.child = self._keepers.pop(keeper, None)
             return keeper.pid
         nurseries = [self._nursery]
-        if spec.preload:
-            watch.nursery = self._preloaded.of(watch.files.launch() or {})
+        launch = {} if spec.preload == () else watch.files.launch() or {}
+        if launch.get("preload"):
+            watch.nursery = self._preloaded.of(launch)
             nurseries.insert(0, watch.nursery)
         for nursery in nurseries:
             pid = nursery.begin(watch.files.directory, its_log.fileno())
@@ -123,7 +133,8 @@ class LocalExecutor(ProcessExecutor):
                 del self._keepers[keeper]
         for watch in self._watches.values():
             if watch.nursery is not None and watch.nursery.failed:
-                self._unpreloaded(watch.files, watch.nursery.failed)
+                if self._spec(watch.files.job).preload:
+                    self._unpreloaded(watch.files, watch.nursery.failed)
                 watch.nursery = None
 
     def close(self) -> None:
@@ -154,6 +165,7 @@ class LocalExecutor(ProcessExecutor):
                 # Who still keeps its processes would take the signal for one of the last attempt.
                 self._order(watch.files, "leave" if self._leaves() else "suspend")
             process.send(SUSPEND_SIGNAL)
+            self._prepare(watch)
         elif action.kind is Kind.INSPECT:
             if self._inspect(watch):
                 process.send(NEWS_SIGNAL)
@@ -161,6 +173,16 @@ class LocalExecutor(ProcessExecutor):
             self._kill(watch, process)
         else:
             self._end(watch, process)
+
+    def _prepare(self, watch: Watch) -> None:
+        """Have imported what the next attempt of a job is to find, while this one is suspended."""
+        spec, launch = self._spec(watch.files.job), watch.files.launch()
+        if spec.preload is not None or launch is None or not self._beside or self._leaves():
+            return
+        left = host_memory(os.getpid())
+        modules = learned.of_last(watch.files.directory, spec)
+        if modules and (left is None or left > SPARE_BYTES):
+            self._preloaded.prepare({**launch, "preload": list(modules)})
 
     def _leaves(self) -> bool:
         """Return whether what is suspended has to leave this machine for good."""

@@ -27,6 +27,9 @@ AFTER = 3
 ANSWER_S = 5.0
 """Seconds to wait for an answer. Then each supervisor is begun by itself again."""
 
+MOST_LEARNED = 2
+"""Those among them that nobody has asked for."""
+
 MOST = 8
 """Nurseries with modules that are kept, as each may hold hundreds of MB; the one longest unused
 ends."""
@@ -124,6 +127,12 @@ class Nursery:
             self._fail("the process that has imported its modules could not be forked")
         return pid
 
+    def prepare(self) -> None:
+        """Start it now, if it has not been: it will be wanted."""
+        if self._begun <= self._after:
+            self._begun = self._after + 1
+            self._start()
+
     def look(self) -> None:
         """See whether it is ready, or has failed."""
         if self._socket is not None:
@@ -209,6 +218,24 @@ class Preloaded:
         self._base = base
         self._apart = apart
         self._nurseries: collections.OrderedDict[_Key, Nursery] = collections.OrderedDict()
+        self._learned: list[_Key] = []
+
+    def prepare(self, launch: Mapping[str, Any]) -> None:
+        """Have one import what the next attempt of a job is to find, though nobody asked for it.
+
+        Parameters
+        ----------
+        launch : Mapping
+            A launch file, with the modules.
+        """
+        nursery = self.of(launch)
+        nursery.prepare()
+        # The last one, as it was wanted just now.
+        key = next(reversed(self._nurseries))
+        self._learned = [each for each in self._learned if each in self._nurseries and each != key]
+        self._learned.append(key)
+        if len(self._learned) > MOST_LEARNED:
+            self._nurseries.pop(self._learned.pop(0)).close()
 
     def of(self, launch: Mapping[str, Any]) -> Nursery:
         """Return what begins the supervisor of an attempt.

@@ -15,6 +15,7 @@ from typing import Any
 
 from hpcext import documents, protocol
 from hpcext.process import Process
+from hpcext.training import imported
 from hpcext.training.checkpoint import warn
 from hpcext.training.reserve import SIZE, Reserve
 from hpcext.training.step_times import StepTimes
@@ -67,6 +68,7 @@ class Reporter:
         self._last_step: int | None = None
         self._steps = StepTimes()
         self._mlflow = MlflowRun(attempt.checkpoint_dir) if attempt else None
+        self._beforehand = imported.beforehand() if attempt else []
 
     def restored(self, step: int, done: float) -> None:
         """Record that the state is restored from a checkpoint, or is that of a new training."""
@@ -308,6 +310,7 @@ class Reporter:
             "cannot_save": self._cannot_save,
             "declined": self._declined,
             "waits_to_save": self._waits_to_save,
+            "beforehand": self._beforehand,
             "registered_at": self._registered_at,
             "restored_at": self._restored_at,
             "first_step_at": self._first_step_at,

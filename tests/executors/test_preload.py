@@ -51,7 +51,7 @@ class Twice:
         self,
         stage: Stage,
         *words: str,
-        modules: tuple[str, ...] = ("heavy",),
+        modules: tuple[str, ...] | None = ("heavy",),
         programs: Path = PROGRAMS,
     ) -> None:
         self.stage = stage

@@ -129,6 +129,13 @@ def suspended(stage: Stage, supervisor: subprocess.Popen[bytes]) -> dict[str, An
     return document
 
 
+def kept(document: dict[str, Any]) -> dict[str, Any]:
+    """What the end of an attempt says of its work, but for how much its processes hold: some."""
+    account = dict(document["checkpoint"])
+    assert account.pop("kept_s") > 0
+    return account
+
+
 def completed(
     stage: Stage, supervisor: subprocess.Popen[bytes], digest: Callable[[int], str] = digest
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from as_is import COUNTING, begin, completed, declined, program, steps, wait_steps, write
+from as_is import COUNTING, begin, completed, declined, kept, program, steps, wait_steps, write
 from counting import digest
 from counting_gpu import digest as digest_gpu
 from nvidia_machine import GPUS, NAMES, Machine
@@ -38,7 +38,7 @@ def suspended(stage: Stage, keeper: subprocess.Popen[bytes]) -> dict[str, Any]:
     document: dict[str, Any] = stage.wait_for(lambda: recorded(stage), "the end of the attempt")
     assert document["suspended"]
     assert document["stays"]
-    assert document["checkpoint"] == {"saved": True, "lost_s": 0.0, "exact": True, "anew": False}
+    assert kept(document) == {"saved": True, "lost_s": 0.0, "exact": True, "anew": False}
     assert keeper.poll() is None
     return document
 

@@ -21,6 +21,7 @@ from as_is import (
     begin,
     completed,
     declined,
+    kept,
     needs_criu,
     program,
     real,
@@ -44,7 +45,7 @@ def test_what_saves_nothing_is_suspended_as_it_is_and_loses_no_step(stage: Stage
     supervisor = begin(stage, "child", "open")
     wait_steps(stage)
     document = suspended(stage, supervisor)
-    assert document["checkpoint"] == {"saved": True, "lost_s": 0.0, "exact": True, "anew": False}
+    assert kept(document) == {"saved": True, "lost_s": 0.0, "exact": True, "anew": False}
     found = stage.path / "1" / "images"
     assert found.stat().st_mode & 0o777 == 0o700
     # A process that is killed before it can do anything says no step that is not in the images.

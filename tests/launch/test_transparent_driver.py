@@ -22,6 +22,7 @@ from as_is import (
     begin,
     completed,
     declined,
+    kept,
     needs_criu,
     stand_in,
     steps,
@@ -62,7 +63,7 @@ def test_what_uses_a_gpu_is_suspended_and_loses_no_step(stage: Stage, machine: M
     wait_steps(stage)
     assert machine.on_gpus() == ["0"]
     document = suspended(stage, supervisor)
-    assert document["checkpoint"] == {"saved": True, "lost_s": 0.0, "exact": True, "anew": False}
+    assert kept(document) == {"saved": True, "lost_s": 0.0, "exact": True, "anew": False}
     assert machine.on_gpus() == []
     supervisor = start(stage, "child", attempt=2)
     wait_steps(stage)

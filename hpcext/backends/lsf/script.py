@@ -40,6 +40,8 @@ class LsfScript(OnLsf):
         Parameters of the base classes.
     """
 
+    _beside = False
+
     def __init__(self, **common: Any) -> None:
         super().__init__(**common)
         self._leader = Process.of(os.getppid())

@@ -43,6 +43,8 @@ class SlurmScript(OnNode):
         Parameters of the base classes.
     """
 
+    _beside = False
+
     def __init__(self, *, number: int, **common: Any) -> None:
         super().__init__(jobs=reads(), **common)
         self._number = number

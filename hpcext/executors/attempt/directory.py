@@ -8,10 +8,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpcext import documents, private, protocol
 from hpcext.core.facts import Fact, Noted, Registered
 from hpcext.core.values import Action, Alloc
-from hpcext.executors.attempt import run_ids
+from hpcext.executors.attempt import learned, run_ids
 from hpcext.executors.attempt.ends import Ends
 from hpcext.executors.attempt.last_step import LastStep
 from hpcext.executors.attempt.launch_file import CHECKPOINT, launch_document
@@ -106,6 +108,9 @@ class AttemptFiles:
         if old not in spare:
             shutil.rmtree(home / directory_name(old), ignore_errors=True)
         run_id = run_ids.of_job(home)
+        if spec.preload is None and where.beside and self.attempt > 1:
+            last = home / directory_name(self.attempt - 1)
+            spec = msgspec.structs.replace(spec, preload=learned.of_last(last, spec))
         document = launch_document(self.directory, self._action, spec, alloc, where, run_id=run_id)
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 

@@ -86,7 +86,7 @@ def launch_document(
         "nodes": list(where.nodes),
         "mps": dict(where.mps) if where.mps else None,
         **_saves(spec, told),
-        **({"stays": True} if where.stays and spec.as_is else {}),
+        **({"stays": True} if where.beside and spec.as_is else {}),
         **({"container": msgspec.to_builtins(spec.container)} if spec.container else {}),
         **({"preload": spec.preload} if spec.preload else {}),
     }

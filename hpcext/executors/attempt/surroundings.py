@@ -36,8 +36,8 @@ class Surroundings:
         None if what starts the supervisor sees to that. Empty: the batch system tells each.
     mps : Mapping of str to str, optional
         The way to its seat on a shared GPU, :class:`hpcext.launch.mps.Seat`.
-    stays : bool
-        Whether its processes may stay in memory there while it is suspended.
+    beside : bool
+        Whether it runs beside its manager, which is still there while it is suspended.
     """
 
     gpus: Sequence[str] = ()
@@ -49,4 +49,4 @@ class Surroundings:
     leader: Process | None = None
     nodes: Sequence[Mapping[str, Any]] = ()
     mps: Mapping[str, str] | None = None
-    stays: bool = False
+    beside: bool = False

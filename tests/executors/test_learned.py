@@ -1,0 +1,137 @@
+"""Warm starts that nobody has asked for: by what the attempt before was seen to import."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stage import Stage
+from test_local import in_loop
+from test_preload import PROGRAM, Twice, nurseries
+
+from hpcext.config import load_settings
+from hpcext.core import facts as f
+from hpcext.core import values as v
+from hpcext.core.errors import InputError
+from hpcext.executors import local as local_
+from hpcext.executors.attempt import learned
+from hpcext.jobfile import parse_jobs
+from hpcext.launch import nurseries as starting
+
+
+@pytest.fixture(autouse=True)
+def _known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is quick to import, in the place of PyTorch."""
+    monkeypatch.setattr(learned, "KNOWN", ("heavy", "other"))
+
+
+class Learns(Twice):
+    """A job that states no modules, and whose session says some."""
+
+    def __init__(self, stage: Stage, *words: str, modules: Any = None, says: Any = None) -> None:
+        super().__init__(stage, *words, modules=modules)
+        self.says = ["heavy"] if says is None else says
+
+    async def waits(self, attempt: int) -> None:
+        """Wait until its command runs."""
+        log = self.local.jobs / "1" / "log.txt"
+        while not log.exists() or [each[:5] for each in self.logs()].count("waits") < attempt:
+            await asyncio.sleep(0.02)
+
+    async def suspended(self, attempt: int) -> None:
+        """Begin an attempt, which reports what it has imported, and suspend it."""
+        self.begin(attempt)
+        await self.local.heard(f.Started, "1", attempt)
+        directory = self.local.jobs / "1" / f"attempt-{attempt:04d}"
+        report = {"schema": "hpcext.report/1", "beforehand": self.says}
+        (directory / "report.json").write_text(json.dumps(report))
+        await self.waits(attempt)
+        self.local.perform(v.Kind.SUSPEND, "1", attempt)
+        self.local.perform(v.Kind.KILL, "1", attempt)
+        await self.local.heard(f.Ended, "1", attempt)
+
+
+@in_loop
+async def test_the_attempt_after_a_suspension_finds_it_imported(stage: Stage) -> None:
+    learns = Learns(stage, sys.executable, PROGRAM, "wait")
+    await learns.suspended(1)
+    await learns.ready()
+    learns.begin(2)
+    await learns.waits(2)
+    (of_all,) = nurseries()
+    (supervisor,) = of_all.children()
+    assert supervisor.children()
+    # In the first attempt, and for all that follow.
+    assert learns.imports() == 2
+    learns.local.perform(v.Kind.KILL, "1", 2)
+    await learns.local.heard(f.Ended, "1", 2)
+
+
+@pytest.mark.parametrize(
+    "how", ["asked", "none stated", "not known", "not a list", "no memory", "nothing said"]
+)
+@in_loop
+async def test_nothing_is_imported_where_it_is_not_wanted(
+    stage: Stage, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = {"not known": ["os"], "not a list": "heavy", "nothing said": []}.get(how, ["heavy"])
+    if how == "asked":
+        monkeypatch.setenv("HPCEXT_WARM_STARTS", "asked")
+    if how == "no memory":
+        monkeypatch.setattr(local_, "host_memory", lambda _: 1 << 30)
+    modules = () if how == "none stated" else None
+    learns = Learns(stage, sys.executable, PROGRAM, "wait", modules=modules, says=says)
+    await learns.suspended(1)
+    learns.local.executor.look()
+    assert nurseries() == []
+
+
+@in_loop
+async def test_one_that_fails_is_nobodys_concern(stage: Stage) -> None:
+    """Nobody has asked for it: the training imports what it needs, as ever."""
+    learns = Learns(stage, sys.executable, PROGRAM, "wait", says=["other"])
+    await learns.suspended(1)
+    learns.begin(2)
+    while nurseries():
+        learns.local.executor.look()
+        await asyncio.sleep(0.02)
+    learns.local.perform(v.Kind.KILL, "1", 2)
+    await learns.local.heard(f.Ended, "1", 2)
+    assert not [fact for fact in learns.local.facts if isinstance(fact, f.Noted)]
+
+
+def test_no_more_than_two_are_kept_that_nobody_asked_for() -> None:
+    many = starting.Preloaded()
+    try:
+        for number in range(4):
+            many.prepare(
+                {
+                    "argv": [sys.executable, "x.py"],
+                    "preload": ["json"],
+                    "cwd": os.getcwd(),
+                    "environ": {"NUMBER": str(number)},
+                }
+            )
+        assert len(nurseries()) == 2
+    finally:
+        many.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "preload"), [("", None), ("preload = []", ()), ('preload = "torch"', ("torch",))]
+)
+def test_none_is_not_the_same_as_nothing_stated(key: str, preload: Any, tmp_path: Path) -> None:
+    text = f'[[job]]\nname = "a"\ncommand = "python a.py"\n{key}\n'
+    (spec,) = parse_jobs(text, "jobs.toml", tmp_path)
+    assert spec.preload == preload
+
+
+def test_the_setting_is_one_of_two() -> None:
+    assert load_settings(environ={}).warm_starts == "auto"
+    with pytest.raises(InputError, match="auto, asked"):
+        load_settings(environ={"HPCEXT_WARM_STARTS": "no"})
