@@ -253,7 +253,7 @@ def _job(
     if (saves := values.get("checkpoint")) is not None:
         with at(stated, "checkpoint"):
             values.update(_natively(saves, table))
-    spec = JobSpec(**values)
+    spec = JobSpec(**values, learns="preload" not in table)
     with at(stated, "preload"):
         preloading.check(spec)
     if spec.checkpoint is not None:

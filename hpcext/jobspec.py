@@ -98,9 +98,11 @@ class JobSpec(msgspec.Struct, frozen=True):
         Whether its attempts continue one run of an experiment tracker.
     container : Container or None
         What the command runs in.
-    preload : tuple of str or None
-        Modules that are imported once for all of its attempts; None: those that its attempts are
-        seen to import, where that makes no difference.
+    preload : tuple of str
+        Modules that are imported once for all of its attempts.
+    learns : bool
+        Whether these are modules that its attempts are seen to import, where that makes no
+        difference to them, since the job states none.
     """
 
     name: str
@@ -133,7 +135,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     walltime_s: float | None = None
     trackers: bool = True
     container: Container | None = None
-    preload: tuple[str, ...] | None = None
+    preload: tuple[str, ...] = ()
+    learns: bool = True
 
     @property
     def as_is(self) -> bool:

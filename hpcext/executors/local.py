@@ -111,7 +111,7 @@ class LocalExecutor(ProcessExecutor):
             watch.child = self._keepers.pop(keeper, None)
             return keeper.pid
         nurseries = [self._nursery]
-        launch = {} if spec.preload == () else watch.files.launch() or {}
+        launch = (watch.files.launch() or {}) if spec.preload or spec.learns else {}
         if launch.get("preload"):
             watch.nursery = self._preloaded.of(launch)
             nurseries.insert(0, watch.nursery)
@@ -177,11 +177,11 @@ class LocalExecutor(ProcessExecutor):
     def _prepare(self, watch: Watch) -> None:
         """Have imported what the next attempt of a job is to find, while this one is suspended."""
         spec, launch = self._spec(watch.files.job), watch.files.launch()
-        if spec.preload is not None or launch is None or not self._beside or self._leaves():
+        if not spec.learns or spec.preload or not self._beside or self._leaves():
             return
         left = host_memory(os.getpid())
         modules = learned.of_last(watch.files.directory, spec)
-        if modules and (left is None or left > SPARE_BYTES):
+        if launch and modules and (left is None or left > SPARE_BYTES):
             self._preloaded.prepare({**launch, "preload": list(modules)})
 
     def _leaves(self) -> bool:

@@ -33,8 +33,8 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
 class Learns(Twice):
     """A job that states no modules, and whose session says some."""
 
-    def __init__(self, stage: Stage, *words: str, modules: Any = None, says: Any = None) -> None:
-        super().__init__(stage, *words, modules=modules)
+    def __init__(self, stage: Stage, *words: str, learns: bool = True, says: Any = None) -> None:
+        super().__init__(stage, *words, modules=(), learns=learns)
         self.says = ["heavy"] if says is None else says
 
     async def waits(self, attempt: int) -> None:
@@ -84,8 +84,7 @@ async def test_nothing_is_imported_where_it_is_not_wanted(
         monkeypatch.setenv("HPCEXT_WARM_STARTS", "asked")
     if how == "no memory":
         monkeypatch.setattr(local_, "host_memory", lambda _: 1 << 30)
-    modules = () if how == "none stated" else None
-    learns = Learns(stage, sys.executable, PROGRAM, "wait", modules=modules, says=says)
+    learns = Learns(stage, sys.executable, PROGRAM, "wait", learns=how != "none stated", says=says)
     await learns.suspended(1)
     learns.local.executor.look()
     assert nurseries() == []
@@ -123,12 +122,12 @@ def test_no_more_than_two_are_kept_that_nobody_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "preload"), [("", None), ("preload = []", ()), ('preload = "torch"', ("torch",))]
+    ("key", "preload"), [("", ()), ("preload = []", ()), ('preload = "torch"', ("torch",))]
 )
-def test_none_is_not_the_same_as_nothing_stated(key: str, preload: Any, tmp_path: Path) -> None:
+def test_what_is_stated_is_not_learned(key: str, preload: Any, tmp_path: Path) -> None:
     text = f'[[job]]\nname = "a"\ncommand = "python a.py"\n{key}\n'
     (spec,) = parse_jobs(text, "jobs.toml", tmp_path)
-    assert spec.preload == preload
+    assert (spec.preload, spec.learns) == (preload, not key)
 
 
 def test_the_setting_is_one_of_two() -> None:

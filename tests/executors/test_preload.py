@@ -51,13 +51,14 @@ class Twice:
         self,
         stage: Stage,
         *words: str,
-        modules: tuple[str, ...] | None = ("heavy",),
+        modules: tuple[str, ...] = ("heavy",),
         programs: Path = PROGRAMS,
+        learns: bool = False,
     ) -> None:
         self.stage = stage
         self.local = Local(stage)
         env = {"PYTHONPATH": str(programs), "IMPORTS": str(stage.path / "imports")}
-        self.local.job("1", *words, env=env, preload=modules)
+        self.local.job("1", *words, env=env, preload=modules, learns=learns)
 
     def begin(self, attempt: int) -> None:
         self.local.perform(v.Kind.START, "1", attempt, alloc={"n": 1})

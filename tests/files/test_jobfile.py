@@ -124,6 +124,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         workdir=str(tmp_path),
         suspend_timeout_s=33.0,
         preload=("torch", "numpy.linalg"),
+        learns=False,
     )
 
 

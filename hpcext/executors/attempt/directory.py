@@ -108,7 +108,7 @@ class AttemptFiles:
         if old not in spare:
             shutil.rmtree(home / directory_name(old), ignore_errors=True)
         run_id = run_ids.of_job(home)
-        if spec.preload is None and where.beside and self.attempt > 1:
+        if spec.learns and not spec.preload and where.beside and self.attempt > 1:
             last = home / directory_name(self.attempt - 1)
             spec = msgspec.structs.replace(spec, preload=learned.of_last(last, spec))
         document = launch_document(self.directory, self._action, spec, alloc, where, run_id=run_id)
