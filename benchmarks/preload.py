@@ -1,8 +1,9 @@
-"""What ``preload`` saves: from a resumption to the first step, with it and without.
+"""What warm starts save: from a resumption to the first step, with them and without.
 
-Two jobs of one pilot run the same training (2 million parameters as in ``suspension.py``,
-Adam, PyTorch on a CPU), one with ``preload`` and one without. Each is suspended and resumed in
-turn, while the other one is suspended, so that nothing runs beside it. The time is that from the
+Three jobs of one pilot run the same training (2 million parameters as in ``suspension.py``,
+Adam, PyTorch on a CPU): ``usual`` imports everything in each attempt (``preload = []``),
+``learned`` states nothing, and ``preload`` states its modules. Each is suspended and resumed in
+turn, while the others are suspended, so that nothing runs beside it. The time is that from the
 start of an attempt's supervisor to the end of its first step, by the training's own clock: it
 writes down when a step of a new attempt has ended.
 
@@ -53,7 +54,8 @@ for _ in session.epochs(1000):
 
 HPCEXT = str(Path(sys.executable).with_name("hpcext"))
 MODULES = ["torch", "hpcext.training.torch"]
-NAMES = ("usual", "preload")
+STATED = {"usual": "preload = []\n", "learned": "", "preload": f"preload = {json.dumps(MODULES)}\n"}
+NAMES = tuple(STATED)
 
 
 def first_steps(directory: Path, name: str) -> list[float]:
@@ -104,13 +106,13 @@ def main() -> None:
                 str(directory / f"{job}.steps"),
             ]
             text += f'[[job]]\nname = "{job}"\ncommand = {json.dumps(words)}\n'
-            text += f"preload = {json.dumps(MODULES)}\n" if job == "preload" else ""
+            text += STATED[job]
         (directory / "jobs.toml").write_text(text)
         pilot = str(directory / "pilot")
         environ = {**os.environ, "XDG_STATE_HOME": str(directory / "state")}
         manager = subprocess.Popen(
             [sys.executable, "-m", "hpcext", "--quiet", "run", str(directory / "jobs.toml"),
-             "--gpus", "2", "--dir", pilot],
+             "--gpus", "3", "--dir", pilot],
             env=environ, stdout=subprocess.DEVNULL,
         )  # fmt: skip
         while not all(first_steps(directory, job) for job in NAMES):
@@ -130,7 +132,8 @@ def main() -> None:
         print(
             f"| {job} | {middle[job]:.2f} s | {', '.join(f'{each:.2f}' for each in found[job])} |"
         )
-    print(f"\nratio {middle['usual'] / middle['preload']:.1f}")
+    ratios = [f"{middle['usual'] / middle[job]:.1f} ({job})" for job in NAMES[1:]]
+    print(f"\nratio {', '.join(ratios)}")
 
 
 if __name__ == "__main__":
