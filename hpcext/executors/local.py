@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
@@ -246,11 +245,10 @@ class LocalExecutor(ProcessExecutor):
             with contextlib.suppress(OSError):
                 watch.victims.update(await asyncio.to_thread(tree.marked, marks))
             await asyncio.to_thread(seat.release, watch.victims)
-        until_s = time.monotonic() + sweep.DYING_S
-        # In a thread, since a node may have thousands of processes to look at.
-        while await asyncio.to_thread(
-            tree.kill_marked, marks, watch.victims, since=sweep.since(process, until_s)
-        ):
+        # In threads, since a node may have thousands of processes to look at.
+        await asyncio.to_thread(tree.kill_marked, marks, watch.victims)
+        dying = await asyncio.to_thread(sweep.Dying, process)
+        while await asyncio.to_thread(tree.kill_marked, marks, watch.victims) or dying.any():
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, SWEEP_PAUSE_MAX_S)
         if seat is not None:

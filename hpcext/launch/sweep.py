@@ -55,32 +55,36 @@ def sweep(directory: Path, index: int, nonce: str) -> None:
     if supervisor is not None and supervisor.alive():
         # They are known for certain now only: one may have cleared its environment.
         victims.update(tree.descendants(supervisor.pid))
-    until_s = time.monotonic() + DYING_S
-    while tree.kill_marked(marks, victims, since=since(supervisor, until_s)):
+    tree.kill_marked(marks, victims)
+    dying = Dying(supervisor)
+    while tree.kill_marked(marks, victims) or dying.any():
         time.sleep(PAUSE_S)
     documents.write_json(own / SWEPT_FILE, {"schema": SWEPT, "nonce": nonce})
 
 
-def since(supervisor: Process | None, until_s: float) -> int | None:
-    """Return when the processes of an attempt began, which may have been killed with it.
+class Dying:
+    """What was dying already when the processes of an attempt had been looked for.
 
-    The kernel kills a command whose supervisor is killed, and nobody knows which it was.
+    The kernel kills a command whose supervisor is killed. It then has no environment any more, by
+    which it could be found, and nobody knows which process it was.
 
     Parameters
     ----------
     supervisor : Process or None
         That of the attempt, which is gone.
-    until_s : float
-        Until when what is dying is waited for, by the monotonic clock.
-
-    Returns
-    -------
-    int or None
-        In clock ticks; None if nothing that is dying has to be waited for.
     """
-    if supervisor is None or time.monotonic() >= until_s:
-        return None
-    return supervisor.start
+
+    def __init__(self, supervisor: Process | None) -> None:
+        self._until_s = time.monotonic() + DYING_S
+        try:
+            self._found = [] if supervisor is None else tree.dying(supervisor.start)
+        except OSError:
+            self._found = []
+
+    def any(self) -> bool:
+        """Return whether one of them has not ended yet, for as long as that is waited for."""
+        waits = time.monotonic() < self._until_s
+        return waits and any(process.alive() for process in self._found)
 
 
 def marks_of(directory: Path) -> list[str]:

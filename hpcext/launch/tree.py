@@ -265,7 +265,7 @@ def marked(marks: Collection[str]) -> list[Process]:
     return found
 
 
-def kill_marked(marks: Collection[str], victims: set[Process], *, since: int | None = None) -> bool:
+def kill_marked(marks: Collection[str], victims: set[Process]) -> bool:
     """Kill marked processes and earlier victims; return whether any of them is left.
 
     Parameters
@@ -274,21 +274,16 @@ def kill_marked(marks: Collection[str], victims: set[Process], *, since: int | N
         As in :func:`marked`.
     victims : set of Process
         Those that were chosen before; what is found is added.
-    since : int, optional
-        When the first of them began, in clock ticks, if some may have been killed already: none is
-        left only when nothing that has begun since is dying.
     """
     try:
         found = marked(marks)
-        # In this order: what has lost its environment by now is seen to be dying.
-        ending = [] if since is None else dying(since)
     except OSError:
         return True  # Not all of them could be looked at.
     victims.update(found)
     for process in victims:
         send(process, signal.SIGKILL)
     # Look once more if a process was found, which may have forked.
-    return bool(found or ending) or any(process.alive() for process in victims)
+    return bool(found) or any(process.alive() for process in victims)
 
 
 def dying(since: int) -> list[Process]:

@@ -611,10 +611,10 @@ async def test_a_sweep_that_fails_is_tried_again(
     pid = await local.registered("1")
     fails, to_thread = [RuntimeError("can't start new thread")], asyncio.to_thread
 
-    async def failing(*arguments: Any, **named: Any) -> Any:
+    async def failing(*arguments: Any) -> Any:
         if fails:
             raise fails.pop()
-        return await to_thread(*arguments, **named)
+        return await to_thread(*arguments)
 
     monkeypatch.setattr(asyncio, "to_thread", failing)
     os.kill(local.supervisor("1"), signal.SIGKILL)

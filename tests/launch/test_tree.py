@@ -12,7 +12,7 @@ import psutil
 from site_of_test import wait_for
 from stage import Stage, runs
 
-from hpcext.launch import tree
+from hpcext.launch import sweep, tree
 from hpcext.process import Process
 
 SLEEP = (sys.executable, "-c", "import time; time.sleep(3600)")
@@ -153,8 +153,11 @@ def test_what_its_parent_has_taken_along_counts_until_it_has_ended(tmp_path: Pat
             assert supervisor is not None
             parent.kill()
         victims: set[Process] = set()
-        while tree.kill_marked([mark], victims, since=supervisor.start):
-            # As if it was looked at only now.
+        tree.kill_marked([mark], victims)
+        dying = sweep.Dying(supervisor)
+        # As if it had begun to end before the first look.
+        victims.clear()
+        while tree.kill_marked([mark], victims) or dying.any():
             victims.clear()
         assert not child.alive()
 

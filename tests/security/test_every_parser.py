@@ -178,6 +178,7 @@ REASONS = {
     "launch/own_checkpoints.py:OwnCheckpoints.begin": "numerals.whole, of a note of its own",
     "launch/sweep.py:marks_of": ATTEMPT,
     "launch/transparent/manifest.py:Images.read": ATTEMPT,
+    "executors/attempt/learned.py:_read": ATTEMPT,
     "launch/transparent/residence.py:_read": ATTEMPT,
     "launch/transparent/saver.py:_seconds": "a number that is in a document of the same attempt",
     "launch/transparent/criu.py:Criu.probe": "a number that criu says of itself",

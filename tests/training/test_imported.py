@@ -55,7 +55,7 @@ def test_without_a_session_it_is_pytorch_alone(tmp_path: Path) -> None:
     "text",
     [
         "",
-        f"import os\nos.environ['OMP_NUM_THREADS'] = '1'\n{SESSION}",
+        f"import os\nos.environ['OMP_NUM_THREADS'] = '7'\n{SESSION}",
         f"import os\ndel os.environ['HOME']\n{SESSION}",
         # A library that was loaded first.
         f"import msgspec\n{SESSION}",
