@@ -33,6 +33,13 @@ def preload(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def runs_python(spec: JobSpec) -> bool:
+    """Return whether a job runs a script by Python, each of its ranks if it has several."""
+    # Placeholders are filled later, with numbers.
+    filled = [word.replace("{gpus}", "1").replace("{nodes}", "1") for word in spec.command]
+    return words.interpreter(words.script(filled)) > 0
+
+
 def check(spec: JobSpec) -> None:
     """Check that modules can be imported beforehand for a job.
 
@@ -47,9 +54,7 @@ def check(spec: JobSpec) -> None:
     """
     if not spec.preload:
         return
-    # Placeholders are filled later, with numbers.
-    filled = [word.replace("{gpus}", "1").replace("{nodes}", "1") for word in spec.command]
-    if not words.interpreter(words.script(filled)):
+    if not runs_python(spec):
         raise InputError(
             f"the command is {shown(shlex.join(spec.command[:3]))}",
             valid='only for a command such as "python train.py" or "python -m train", '

@@ -148,11 +148,13 @@ class LocalExecutor(ProcessExecutor):
         return watch.files.supervisor()
 
     def _stays(self, watch: Watch) -> bool:
-        if not self._spec(watch.files.job).as_is or not watch.files.ends.stays():
-            return False
-        if watch.child is not None and watch.process is not None:
-            self._keepers[watch.process], watch.child = watch.child, None
-        return True
+        return self._spec(watch.files.job).as_is and watch.files.ends.stays()
+
+    def _finish(self, watch: Watch, ended: Ended) -> None:
+        if watch.child is not None and watch.process is not None and watch.child.poll() is None:
+            # It stays, to supervise the next attempt.
+            self._keepers[watch.process] = watch.child
+        super()._finish(watch, ended)
 
     # Changing and ending.
 

@@ -71,11 +71,8 @@ def _places(environ: Mapping[str, str]) -> list[str]:
 
 
 def _site_packages() -> Iterable[str]:
-    return (
-        [*site.getsitepackages(), site.getusersitepackages()]
-        if site.ENABLE_USER_SITE
-        else (site.getsitepackages())
-    )
+    own = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return [*site.getsitepackages(), *own]
 
 
 def _is_in(module: ModuleType, places: Iterable[str]) -> bool:
@@ -93,9 +90,10 @@ def _hidden(modules: Mapping[str, ModuleType], places: Iterable[str]) -> bool:
         if "." in name or name in sys.stdlib_module_names or not isinstance(path, str):
             continue
         own = os.path.realpath(path)
-        if not any(own.startswith(f"{each}{os.sep}") for each in places) and any(
-            os.path.exists(os.path.join(each, name)) for each in places
-        ):
+        if any(own.startswith(f"{each}{os.sep}") for each in places):
+            continue
+        installed = (os.path.join(each, file) for each in places for file in (name, f"{name}.py"))
+        if any(map(os.path.exists, installed)):
             return True
     return False
 

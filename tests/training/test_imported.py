@@ -61,16 +61,22 @@ def test_without_a_session_it_is_pytorch_alone(tmp_path: Path) -> None:
         f"import msgspec\n{SESSION}",
         # Another module of a name that PyTorch itself imports.
         f"import tqdm\n{SESSION}",
+        f"import typing_extensions\n{SESSION}",
         # Another PyTorch.
         "import sys\nsys.path.insert(0, 'elsewhere')\nimport torch",
     ],
-    ids=["none", "set", "removed", "compiled", "hidden", "another"],
+    ids=["none", "set", "removed", "compiled", "hidden", "hidden file", "another"],
 )
 def test_what_could_make_a_difference_is_a_reason_not_to(
     tmp_path: Path, text: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if request.node.callspec.id == "hidden":
         (tmp_path / "tqdm.py").write_text("def tqdm(*_): pass\ntrange = auto = tqdm\n")
+    if request.node.callspec.id == "hidden file":
+        from_there = "import importlib.util, sysconfig; place = sysconfig.get_paths()['purelib']\n"
+        (tmp_path / "typing_extensions.py").write_text(
+            f"{from_there}exec(open(f'{{place}}/typing_extensions.py').read())\n"
+        )
     (tmp_path / "elsewhere" / "torch").mkdir(parents=True)
     (tmp_path / "elsewhere" / "torch" / "__init__.py").touch()
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ from hpcext import documents, protocol
 from hpcext.config import load_settings
 from hpcext.core.errors import InputError
 from hpcext.jobspec import JobSpec
-from hpcext.launch import words
+from hpcext.preloading import runs_python
 
 KNOWN = ("torch", "hpcext.training.torch")
 """Modules of which it is known that they can be imported beforehand."""
@@ -28,10 +28,7 @@ def of_last(last: Path, spec: JobSpec) -> tuple[str, ...]:
     spec : JobSpec
         The job.
     """
-    if spec.container is not None or spec.as_is or not _wanted():
-        return ()
-    filled = [word.replace("{gpus}", "1").replace("{nodes}", "1") for word in spec.command]
-    if not words.interpreter(words.script(filled)):
+    if spec.container is not None or spec.as_is or not runs_python(spec) or not _wanted():
         return ()
     if (report := _read(last / protocol.REPORT_FILE, protocol.REPORT)) is not None:
         return _known(report.get("beforehand"))

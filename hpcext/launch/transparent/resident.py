@@ -1,4 +1,4 @@
-"""Processes that stay in memory, stopped, while they are suspended; of NVIDIA's GPUs none is kept.
+"""Processes that stay in memory, stopped, while they are suspended, and leave NVIDIA's GPUs.
 
 This needs nothing of a machine, but what uses a GPU needs NVIDIA's driver, which moves its memory
 to host memory. The supervisor of the attempt stays as well, and becomes that of the next one
