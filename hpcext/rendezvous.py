@@ -21,7 +21,10 @@ If ranks of this group die, those that are left may form a group of their own, a
 ``mends``                   rank 0     the others go on without ranks that die
 ``group.json``              launcher   the group of those that are left
 ``formed.json``             rank 0     it has done its first step
+``cut-NUMBER``              any rank   it cannot communicate any more (on several nodes)
 ==========================  =========  =======================================================
+
+Ranks of a node that is lost are those that ``rescale.json`` says are lost.
 
 Each file is renamed into place, and SIGUSR1 announces it. The signal reaches only this node, so
 that processes that wait for another node poll. On several nodes two more files abandon a change:
@@ -150,7 +153,7 @@ class Rendezvous:
     host : str
         Address by which other nodes reach that of rank 0; empty if all ranks are on one node.
     replaces : bool
-        Whether the launcher replaces ranks that die, if the others can go on without them.
+        Whether ranks that die are replaced, if the others can go on without them.
     """
 
     def __init__(
@@ -229,6 +232,12 @@ class Rendezvous:
         """Announce that the others go on without a rank that dies."""
         (self.directory / _MENDS).touch()
 
+    def cut(self, number: int) -> None:
+        """Announce that ranks of this group cannot communicate any more, before it is known why."""
+        # Without it the manager hears of a lost node a little later.
+        with contextlib.suppress(OSError):
+            (self.directory / f"cut-{number}").touch()
+
     def begin(self, number: int) -> None:
         """Announce that the old group has stopped, so that the members of the new one form it."""
         (self.directory / f"begun-{number}").touch()
@@ -301,6 +310,14 @@ class Rendezvous:
         # If this fails, they end with the attempt.
         with contextlib.suppress(OSError):
             (self.directory / f"dropped-{number}").touch()
+
+    # Read by the manager.
+
+    def cuts(self) -> set[str]:
+        """Return what :meth:`cut` has announced so far."""
+        with contextlib.suppress(OSError):
+            return {name for name in os.listdir(self.directory) if name.startswith("cut-")}
+        return set()
 
     def dropped(self, number: int) -> bool:
         """Return whether :meth:`drop` was called for a change."""

@@ -123,7 +123,7 @@ class Nursery:
         *,
         ranks: int = 1,
         launcher: bool = False,
-        replace: int = 0,
+        replace: int | None = None,
     ) -> Fork:
         """Start a script.
 
@@ -137,7 +137,7 @@ class Nursery:
         ranks : int
         launcher : bool
             Under the launcher of ``hpcext launch``; `ranks` 0: as many as the attempt has GPUs.
-        replace : int
+        replace : int or None
             How many of its ranks may die.
         """
         if self._last is not None and self._last.poll() is None:
@@ -261,7 +261,7 @@ def run_ranks(argv: Sequence[str], ranks: int) -> NoReturn:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def launch(argv: Sequence[str], ranks: int, replace: int) -> NoReturn:
+def launch(argv: Sequence[str], ranks: int, replace: int | None) -> NoReturn:
     """Be the launcher; its ranks are forks and not other programs, all else is its own."""
 
     def start(argv: Sequence[str], environ: Mapping[str, str], **how: Any) -> int:

@@ -30,9 +30,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--replace",
         type=int,
-        default=0,
         metavar="N",
-        help="ranks that die on one node to replace, while the others go on (default: 0)",
+        help="ranks that die on one node to replace, while the others go on (default: none; those "
+        "of a lost lease of hpcext harvest are replaced unless N is 0)",
     )
     parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="COMMAND", help="command to run")
     parser.set_defaults(run=launch)
@@ -45,12 +45,13 @@ def launch(args: argparse.Namespace, out: Output) -> int:
         raise InputError("no command", valid="hpcext launch [--ranks N] [--replace N] COMMAND ...")
     if args.ranks is not None and not 1 <= args.ranks <= MAX_RANKS:
         raise InputError(f"{args.ranks} ranks", where="--ranks", valid=f"1 to {MAX_RANKS}")
-    if not 0 <= args.replace <= MAX_REPLACED:
+    if not 0 <= (args.replace or 0) <= MAX_REPLACED:
         raise InputError(f"{args.replace} ranks", where="--replace", valid=f"0 to {MAX_REPLACED}")
     check_program(argv[0])
     # A separate interpreter, which imports only the standard library for as long as the job runs.
     python = [sys.executable, "-I", "-S", str(ranks.__file__)]
-    os.execv(python[0], [*python, f"{args.ranks or 0}+{args.replace}", *argv])
+    replace = "" if args.replace is None else f"+{args.replace}"
+    os.execv(python[0], [*python, f"{args.ranks or 0}{replace}", *argv])
 
 
 def check_program(name: str) -> None:

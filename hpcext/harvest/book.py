@@ -41,6 +41,9 @@ WITHDRAWN_S = 1.0
 """So soon the batch system is asked again when another job takes a node while a lease of ours waits
 for any."""
 
+HURRY_S = 30.0
+"""For so long it is asked as often if the ranks of an attempt cannot reach each other any more."""
+
 BLIND = 3
 """After this number of leases in a row without GPUs, no more are requested."""
 
@@ -124,6 +127,7 @@ class LeaseBook:
         self._asked_s = -1e9
         # A lease is since the last look.
         self._wanted = False
+        self._hurries_until_s = -1e9
         self._closed = False
         self._failing = False
         # Leases in a row whose agents were given no GPUs.
@@ -178,11 +182,17 @@ class LeaseBook:
         if self._wanted and any(lease.claim for lease in self.leases.values()):
             # The claim must be withdrawn before it begins on the node that is wanted.
             pause_s = min(pause_s, WITHDRAWN_S)
+        if self._clock() < self._hurries_until_s:
+            pause_s = min(pause_s, WITHDRAWN_S)
         due = self._clock() >= self._asked_s + pause_s
         if due and not self._closed and (self._cycle is None or self._cycle.done()):
             self._asked_s = self._clock()
             self._wanted = False
             self._cycle = self._loop.create_task(self._ask())
+
+    def hurry(self) -> None:
+        """Ask the batch system soon, and again: a lease may be gone."""
+        self._hurries_until_s = self._clock() + HURRY_S
 
     async def asked(self) -> None:
         """Wait until the batch system has answered, where it is being asked."""

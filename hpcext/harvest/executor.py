@@ -11,7 +11,6 @@ first node stays; if that must go, the attempt is suspended.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -33,7 +32,6 @@ from hpcext.harvest.leases import Terms
 from hpcext.harvest.parts import Part, Watch, known, run_file
 from hpcext.harvest.site import SiteLeave
 from hpcext.launch import agent
-from hpcext.rendezvous import SHARED, Rendezvous
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +110,9 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         elif action.force:
             self._end_leases(watch)
         else:
-            self._order_to(watch, "suspend" if action.kind is Kind.SUSPEND else "end")
+            # Without those that are lost, the others cannot suspend.
+            suspends = action.kind is Kind.SUSPEND and not self._lost_of(watch)
+            self._order_to(watch, "suspend" if suspends else "end")
 
     def look(self) -> None:
         """See what attempts report, which have ended, and what has become of leases."""
@@ -261,19 +261,14 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             return
         pairs = [(gpu, part.index) for part in (*stays, *fresh) for gpu in part.gpus]
         gpus, indices = zip(*pairs, strict=True)
+        lost = [gpu for part in self._lost_of(watch) for gpu in part.gpus]
         try:
-            files.sizes.request(action.resize, gpus, self._devices(stays[0]), indices)
+            files.sizes.request(action.resize, gpus, self._devices(stays[0]), indices, lost)
         except OSError as error:
             self._refuse(files, action, files.sizes.had(), str(error.strerror))
             return
         if why := self._hand_over(watch, fresh):
-            self._fail(watch, action.resize, f"could not be started: {why}")
-
-    @staticmethod
-    def _fail(watch: Watch, resize: int, why: str) -> None:
-        """Tell the attempt that a node will not come; if that fails, its deadline applies."""
-        with contextlib.suppress(OSError):
-            Rendezvous(watch.files.directory / SHARED).fail(resize, why)
+            watch.fail(action.resize, f"could not be started: {why}")
 
     def _answer(self, watch: Watch) -> None:
         """Tell of a change as soon as what was given up is free."""
@@ -311,6 +306,8 @@ class LeaseExecutor(AttemptExecutor[Watch]):
     def _look(self, watch: Watch) -> None:
         files = watch.files
         self._news(watch)
+        if len(watch.parts) > 1 and watch.is_cut():
+            self._book.hurry()
         over = [part for part in watch.parts if self._is_over(files, part)]
         if not over:
             return
@@ -327,16 +324,21 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             if part in trains:
                 # What is left waits for ranks that do not come back, unless it knew, or is about to
                 # end as well.
-                waits = self._stays(watch, part) and not files.ends.completed_on(part.index)
-                if waits and not watch.to_end and not watch.suspends():
+                waits = watch.keeps(part) and not files.ends.completed_on(part.index)
+                if not waits or watch.to_end or watch.suspends():
+                    continue
+                # The engine, which hears of a lost node, has the others go on, or end.
+                if part.has_ended(files) or not watch.outlives(part):
                     self._order_to(watch, "end")
             elif part.resize == requested and part.gpus[0] in held:
-                self._fail(watch, requested, f"{part.node} was lost before it was ready")
+                watch.fail(requested, f"{part.node} was lost before it was ready")
 
-    def _stays(self, watch: Watch, part: Part) -> bool:
-        """Return whether a part that trains is to go on, by the last change that was requested."""
-        wanted = watch.files.sizes.requested_gpus()
-        return not wanted or set(part.gpus) <= set(wanted)
+    def _lost_of(self, watch: Watch) -> list[Part]:
+        """Return the parts that train, for all that the attempt has said, and are lost."""
+        members, files = watch.members(), watch.files
+        return [
+            each for each in members if self._is_over(files, each) and not each.has_ended(files)
+        ]
 
     def _news(self, watch: Watch) -> None:
         for fact in watch.files.news():

@@ -13,6 +13,7 @@ from hpcext.core.facts import Rescaled
 from hpcext.core.values import Action
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.harvest.lease import Lease
+from hpcext.rendezvous import REPAIRS, SHARED, Rendezvous
 
 _NODE = re.compile(r"node-[0-9]{1,18}\Z")
 
@@ -72,6 +73,8 @@ class Watch:
         A change that waits for a part of the one before to end.
     preloads : bool
         Whether its modules are imported once, for all that is known.
+    cuts : frozenset of str
+        What its ranks have said so far of connections that ended.
     """
 
     files: AttemptFiles
@@ -80,6 +83,7 @@ class Watch:
     answer: Rescaled | None = None
     later: Action | None = None
     preloads: bool = True
+    cuts: frozenset[str] = frozenset()
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -104,6 +108,30 @@ class Watch:
             names = os.listdir(self.files.directory)
             last = max([last, *(int(name[5:]) for name in names if _NODE.match(name))])
         return last + 1
+
+    def keeps(self, part: Part) -> bool:
+        """Return whether a part that trains is to go on, by the last change that was requested."""
+        wanted = self.files.sizes.requested_gpus()
+        return not wanted or set(part.gpus) <= set(wanted)
+
+    # What its ranks say where they meet.
+
+    def outlives(self, part: Part) -> bool:
+        """Return whether its other ranks can go on without those of a part that is lost."""
+        return part.index > 0 and self._rendezvous().can_mend()
+
+    def is_cut(self) -> bool:
+        """Return whether ranks have said, since the last call, that connections ended."""
+        before, self.cuts = self.cuts, frozenset(self._rendezvous().cuts())
+        return not self.cuts <= before
+
+    def fail(self, resize: int, why: str) -> None:
+        """Tell the attempt that a node will not come; if that fails, its deadline applies."""
+        with contextlib.suppress(OSError):
+            self._rendezvous().fail(resize * REPAIRS, why)
+
+    def _rendezvous(self) -> Rendezvous:
+        return Rendezvous(self.files.directory / SHARED, host=self.parts[0].node)
 
     def suspends(self) -> bool:
         """Return whether the attempt has suspended itself."""

@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
 from hpcext import documents, private, protocol
 from hpcext.launch import command, stderr, tree
-from hpcext.launch.change import Change
+from hpcext.launch.change import Change, Request
 from hpcext.launch.node_ranks import REMIND_S, NodeRanks, Place, how_ended
 from hpcext.launch.other_node import OtherNode
 from hpcext.process import Process
@@ -114,14 +114,15 @@ class Launcher(NodeRanks):
     # Changing the group.
 
     def _look(self) -> None:
+        change = None if self._lost else self._requested()
         if self._lost:
             self._repair()
-            return
-        change = self._requested()
-        if change is None:
-            if self._missing:
-                self._replace_missing()
-            return
+        elif change is not None:
+            self._pursue(change)
+        elif self._missing:
+            self._replace_missing()
+
+    def _pursue(self, change: Change) -> None:
         number = change.group.number
         if not change.proposed:
             if why := self.rendezvous.host and self.rendezvous.failure(number):
@@ -153,27 +154,31 @@ class Launcher(NodeRanks):
         change = self._change
         if self.attempt is None or (change and (change.proposed or not change.asked)):
             return change
-        try:
-            asked = documents.read_json(
-                self.attempt.report_dir / protocol.RESCALE_FILE, protocol.RESCALE
-            )
-            if (asked["attempt"], asked["op"]) != (self.attempt.attempt, self.attempt.op):
-                return change
-            number, named = int(asked["resize"]) * REPAIRS, str(asked["devices"])
-            gpus, had = (tuple(str(gpu) for gpu in asked[key]) for key in ("gpus", "had"))
-            nodes = tuple(int(index) for index in asked.get("nodes") or [0] * len(gpus))
-        except documents.UNFIT:
-            return change
-        if number <= (change.group.number if change else self._number) or not gpus:
+        request = Request.read(self.attempt)
+        last = change.group.number if change else self._number
+        if request is None or request.number <= last or not request.gpus:
             return change
         if change is not None:
             # The manager has withdrawn it: a node that was to join is gone.
             self._give_up("another change was requested")
-        stay = tuple(rank for rank, gpu in enumerate(had) if gpu in gpus)
-        group = Group(number, len(gpus), stay)
-        self._change = change = Change(group, nodes, named, asked=True, gpus=gpus, had=had)
-        if len(had) != len(self.nodes) or [had[rank] for rank in stay] != list(gpus[: len(stay)]):
+        had = request.had
+        if len(had) == len(self.nodes) and not request.lost.isdisjoint(had):
+            # First the others go on without these.
+            self._lost |= {rank for rank, gpu in enumerate(had) if gpu in request.lost}
+            stderr.say(f"launch: {', '.join(sorted(request.lost))} lost; the others go on without")
+            return None
+        had = tuple(gpu for gpu in had if gpu not in request.lost)
+        stay = tuple(rank for rank, gpu in enumerate(had) if gpu in request.gpus)
+        group = Group(request.number, len(request.gpus), stay)
+        self._change = change = Change(
+            group, request.nodes, request.devices, asked=True, gpus=request.gpus, had=had
+        )
+        if len(had) != len(self.nodes) or [had[r] for r in stay] != list(request.gpus[: len(stay)]):
             self._give_up("its GPUs are not those that were requested")
+            return None
+        if len(stay) == len(had) == len(request.gpus):
+            # Nothing is left to do, as after the loss of a node.
+            self._change_is_done(change)
             return None
         self._start_new(change)
         return self._change
@@ -225,14 +230,17 @@ class Launcher(NodeRanks):
             if place.number < group.number:
                 rank = group.stay.index(place.rank)
                 self._ranks[pid] = place._replace(number=group.number, rank=rank)
-        self.nodes, self._number, self._change = change.nodes, group.number, None
-        self._devices = change.devices or self._devices
-        if change.asked:
-            self._say(change, ok=True, gpus=change.gpus, nodes=change.nodes, stall_s=answer.stall_s)
-        elif not group.repairs:
+        self._change_is_done(change, answer.stall_s)
+        if not (change.asked or group.repairs):
             self._missing = 0
         # No further signal comes for a change that was requested in between.
         self._look()
+
+    def _change_is_done(self, change: Change, stall_s: float | None = None) -> None:
+        self.nodes, self._number, self._change = change.nodes, change.group.number, None
+        self._devices = change.devices or self._devices
+        if change.asked:
+            self._say(change, ok=True, gpus=change.gpus, nodes=change.nodes, stall_s=stall_s)
 
     def _say(self, change: Change, **facts: Any) -> None:
         attempt = self.attempt
@@ -268,6 +276,8 @@ class Launcher(NodeRanks):
         """Return why the others cannot go on without a rank; empty if they can."""
         if not self.replace:
             return "no more ranks are to be replaced"
+        if self.rendezvous.host:
+            return "on several nodes only ranks of a node that is lost can be"
         if place.rank == 0:
             return "it was the first one"
         if self._change and self._change.proposed:
@@ -312,7 +322,7 @@ class Launcher(NodeRanks):
 
 
 def launch(
-    argv: Sequence[str], per_node: int, environ: Mapping[str, str], *, replace: int = 0
+    argv: Sequence[str], per_node: int, environ: Mapping[str, str], *, replace: int | None = None
 ) -> int:
     """Run a command once per GPU.
 
@@ -320,11 +330,11 @@ def launch(
     ----------
     argv : sequence of str
     per_node : int
-        The number of ranks on this node; 0: one for each GPU of the attempt, one if there is no
-        attempt.
+        The number of ranks on this node; 0: one for each GPU of the attempt, or one.
     environ : Mapping[str, str]
-    replace : int
-        How many ranks that die are replaced, if the others can go on.
+    replace : int, optional
+        How many ranks that die are replaced, if the others can go on. By default those of lost
+        nodes are, where nodes come and go, and no others.
 
     Returns
     -------
@@ -338,9 +348,7 @@ def launch(
         return USAGE
     per_node = per_node or (attempt.num_gpus if attempt else 1)
     if attempt is not None and attempt.rendezvous:
-        if replace:
-            stderr.say("launch: --replace is for jobs that stay on one node; no rank is replaced")
-        return _on_several(argv, per_node, attempt)
+        return _on_several(argv, per_node, attempt, replace)
     if attempt is not None and attempt.num_nodes > 1:
         stderr.say(
             f"launch: the job has {attempt.num_nodes} nodes, but HPCEXT_RENDEZVOUS does not say "
@@ -353,38 +361,42 @@ def launch(
         stderr.say(f"launch: no directory for the ranks to meet in: {error}")
         return os.EX_CANTCREAT
     try:
-        place = Rendezvous(directory, replaces=replace > 0)
-        return Launcher(argv, (0,) * per_node, place, attempt, replace=replace).run()
+        place = Rendezvous(directory, replaces=bool(replace))
+        return Launcher(argv, (0,) * per_node, place, attempt, replace=replace or 0).run()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _on_several(argv: Sequence[str], per_node: int, attempt: protocol.Attempt) -> int:
+def _on_several(
+    argv: Sequence[str], per_node: int, attempt: protocol.Attempt, replace: int | None
+) -> int:
     """Run this node's part of a job that has several nodes, or may get others."""
     directory = attempt.report_dir / SHARED
     host, _, _ = attempt.rendezvous.rpartition(":")
-    place = Rendezvous(directory, host=host)
+    # Nodes that the batch system may take back, with a notice as a rule, can be lost without one.
+    place = Rendezvous(directory, host=host, replaces=attempt.notices and replace != 0)
     index = protocol.node_index()
     nodes = tuple(node for node in range(attempt.num_nodes) for _ in range(per_node))
     try:
         private.make(directory)
         if index == 0:
-            return Launcher(argv, nodes, place, attempt).run()
+            return Launcher(argv, nodes, place, attempt, replace=replace or 0).run()
         if index < attempt.num_nodes:
             return OtherNode(argv, nodes, place, attempt, index).run()
-        asked = documents.read_json(attempt.report_dir / protocol.RESCALE_FILE, protocol.RESCALE)
-        number, later = int(asked["resize"]) * REPAIRS, tuple(int(each) for each in asked["nodes"])
-        if index not in later or (asked["attempt"], asked["op"]) != (attempt.attempt, attempt.op):
+        request = Request.read(attempt)
+        if request is None or index not in request.nodes:
             # The change that it was started for was given up.
             return 0
-        return OtherNode(argv, later, place, attempt, index, joins=number).run()
+        joins = request.number
+        return OtherNode(argv, request.nodes, place, attempt, index, joins=joins).run()
     except documents.UNFIT as error:
         stderr.say(f"launch: {error}")
         return USAGE
 
 
 if __name__ == "__main__":
-    per_node, _, losses = sys.argv[1].partition("+")
-    code = launch(sys.argv[2:], int(per_node), protocol.environ(), replace=int(losses or 0))
+    per_node, said, losses = sys.argv[1].partition("+")
+    replace = int(losses) if said else None
+    code = launch(sys.argv[2:], int(per_node), protocol.environ(), replace=replace)
     stderr.flush()
     os._exit(code)

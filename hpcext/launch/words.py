@@ -27,13 +27,13 @@ class Ranks(NamedTuple):
         The other one.
     ranks : int
         On each node; 0: one for each GPU of the attempt.
-    replace : int
-        How many ranks that die are replaced.
+    replace : int or None
+        How many ranks that die are replaced; None: it is not said.
     """
 
     argv: tuple[str, ...]
     ranks: int = 0
-    replace: int = 0
+    replace: int | None = None
 
 
 def interpreter(argv: Sequence[str]) -> int:
@@ -70,7 +70,7 @@ def launched(argv: Sequence[str]) -> Ranks | None:
     Examples
     --------
     >>> launched(["hpcext", "launch", "--ranks=2", "python", "train.py"])
-    Ranks(argv=('python', 'train.py'), ranks=2, replace=0)
+    Ranks(argv=('python', 'train.py'), ranks=2, replace=None)
     """
     rest = _after_launch(argv)
     options: dict[str, int] = {}
@@ -89,7 +89,7 @@ def launched(argv: Sequence[str]) -> Ranks | None:
     if not rest:
         return None
     found = Ranks(tuple(rest), **options)
-    allowed = found.ranks <= MAX_RANKS and found.replace <= MAX_REPLACED
+    allowed = found.ranks <= MAX_RANKS and (found.replace or 0) <= MAX_REPLACED
     return found if allowed and options.get("ranks") != 0 else None
 
 

@@ -125,7 +125,7 @@ class Membership(abc.ABC):
 
     @property
     def replaces(self) -> bool:
-        """Whether the launcher replaces ranks that die, if the others can go on without them."""
+        """Whether ranks that die are replaced, if the others can go on without them."""
         return self._rendezvous.replaces
 
     def mends(self) -> None:
@@ -137,6 +137,16 @@ class Membership(abc.ABC):
             The file cannot be written.
         """
         self._rendezvous.mends()
+
+    @property
+    def far(self) -> bool:
+        """Whether ranks are, or may come to be, on several nodes."""
+        return bool(self._rendezvous.host)
+
+    def cut(self) -> None:
+        """Say that the ranks cannot communicate, if only the manager can know which have died."""
+        if self._rendezvous.host:
+            self._rendezvous.cut(self.group.number)
 
     def repair(self, within_s: float = 0.0) -> Group | None:
         """Return the group of those that are left after a death; None if there was none.

@@ -16,12 +16,13 @@ import pytest
 from test_lease_book import NAME, ScriptedSlurm
 
 from hpcext import documents, protocol
-from hpcext.core.facts import Ended, Fact, Noted, Outcome, Registered, Rescaled, Started
+from hpcext.core.facts import Ended, Fact, NodeLost, Noted, Outcome, Registered, Rescaled, Started
 from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Action, Kind
 from hpcext.harvest.executor import LeaseExecutor
 from hpcext.harvest.leases import Terms
 from hpcext.jobfile import parse_jobs
+from hpcext.rendezvous import REPAIRS, Rendezvous
 
 JOB = '[[job]]\nname = "one"\ncommand = "true"\n'
 PRELOADED = JOB.replace("true", "python train.py") + 'preload = "torch"\n'
@@ -170,7 +171,8 @@ def test_a_node_that_is_lost_before_it_came_ends_the_change(stage: Stage) -> Non
     stage.took()
     (stage.files / "ranks").mkdir()
     stage.lose("n2")
-    assert "n2 was lost" in (stage.files / "ranks" / "failed-1").read_text()
+    launcher = Rendezvous(stage.files / "ranks", host="n1")
+    assert "n2 was lost" in launcher.failure(1 * REPAIRS)
     # The training is none the worse for it.
     assert not (stage.files / "order.json").exists()
     stage.answer(1, ["n1:0"], [0], ok=False)
@@ -218,6 +220,79 @@ def test_a_training_that_loses_a_node_is_evicted(stage: Stage) -> None:
     stage.ended(0, code=1)
     stage.cycle()
     assert stage.took() == [Ended("1", 7, Outcome.EVICTED, 1, why="n2 was lost")]
+
+
+def mends(stage: Stage) -> Rendezvous:
+    """The ranks say that they can go on without some."""
+    (stage.files / "ranks").mkdir()
+    ranks = Rendezvous(stage.files / "ranks", host="n1")
+    ranks.mends()
+    return ranks
+
+
+def test_a_training_goes_on_without_a_node_that_is_lost(stage: Stage) -> None:
+    stage.act(Kind.START, "n1", "n2", "n3")
+    mends(stage)
+    stage.took()
+    stage.lose("n2")
+    assert not (stage.files / protocol.ORDER_FILE).exists()
+    assert [fact for fact in stage.facts if isinstance(fact, NodeLost)] == [NodeLost("n2")]
+    stage.act(Kind.RESCALE, "n1", "n3", resize=1)
+    asked = stage.asked()
+    assert (asked["had"], asked["gpus"]) == (["n1:0", "n2:0", "n3:0"], ["n1:0", "n3:0"])
+    assert (asked["lost"], asked["nodes"]) == (["n2:0"], [0, 2])
+    stage.answer(1, ["n1:0", "n3:0"], [0, 2])
+    stage.cycle()
+    assert stage.took() == [Rescaled("1", 7, 1, ("n1:0", "n3:0"), ok=True, stall_s=0.5)]
+    # Of the next loss that one is no part.
+    stage.lose("n3")
+    stage.act(Kind.RESCALE, "n1", resize=2)
+    assert stage.asked()["lost"] == ["n3:0"]
+
+
+def test_another_manager_goes_on_with_the_loss_of_a_node(stage: Stage) -> None:
+    """The one before was killed when it had heard of it, and had told nobody."""
+    stage.act(Kind.START, "n1", "n2")
+    mends(stage)
+    stage.lose("n2")
+    stage.executor.close()
+    stage.executor = stage.another()
+    stage.cycle(2)
+    stage.act(Kind.START, "n1", "n2")
+    stage.cycle()
+    assert not (stage.files / protocol.ORDER_FILE).exists()
+    stage.act(Kind.RESCALE, "n1", resize=1)
+    assert stage.asked()["lost"] == ["n2:0"]
+
+
+@pytest.mark.parametrize("why", ["suspended", "failed", "first"])
+def test_without_a_node_that_is_lost_not_all_go_on(stage: Stage, why: str) -> None:
+    """Its ranks cannot suspend without the others; one that failed fails again; and rank 0 has
+    what ranks meet by."""
+    stage.act(Kind.START, "n1", "n2")
+    mends(stage)
+    if why == "failed":
+        stage.ended(1, 1)
+        stage.cycle()
+    else:
+        stage.lose("n1" if why == "first" else "n2")
+    if why == "suspended":
+        assert not (stage.files / protocol.ORDER_FILE).exists()
+        stage.act(Kind.SUSPEND)
+    assert json.loads((stage.files / protocol.ORDER_FILE).read_text())["order"] == "end"
+
+
+def test_ranks_that_are_cut_have_the_batch_system_asked_at_once(stage: Stage) -> None:
+    stage.act(Kind.START, "n1", "n2")
+    ranks = mends(stage)
+    stage.executor.book.look()
+    asked: list[float] = []
+    stage.executor.book.hurry = lambda: asked.append(1.0)  # type: ignore[method-assign]
+    stage.cycle(2)
+    assert not asked
+    ranks.cut(0)
+    stage.cycle(3)
+    assert asked == [1.0]
 
 
 @pytest.mark.parametrize("gpus", [[], ["n9:0"], ["n2:0"], [3, None]], ids=str)

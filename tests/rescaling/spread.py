@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
 from nursery import Fork, Nursery
 from resized import TRAIN, Training
 
@@ -64,6 +66,7 @@ class Spread(Training):
             num_nodes=nodes,
             rendezvous="127.0.0.1:20123",
             notify=Process.me(),
+            notices=True,
         )
         self.asked = 0
         self.nodes = list(range(nodes))
@@ -87,7 +90,15 @@ class Spread(Training):
         nursery = self._nurseries.one()
         self.launchers[index] = nursery.start(command, environ, output, ranks=0, launcher=True)
 
-    def change(self, nodes: Sequence[int], *, begin: bool = True) -> None:
+    def lose(self, *nodes: int) -> None:
+        """Kill all of some nodes at once, as the end of a lease without notice does."""
+        for index in nodes:
+            there = psutil.Process(self.launchers[index].pid)
+            for process in (there, *there.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    def change(self, nodes: Sequence[int], *, begin: bool = True, lost: Sequence[int] = ()) -> None:
         """Ask for other nodes, and start the launchers of the new ones."""
         self.asked += 1
         self.wanted = list(nodes)
@@ -100,6 +111,7 @@ class Spread(Training):
             "had": [f"n{index}:0" for index in self.nodes],
             "devices": "",
             "nodes": list(nodes),
+            "lost": [f"n{index}:0" for index in lost],
         }
         documents.write_json(self.reports / protocol.RESCALE_FILE, document)
         for index in nodes:

@@ -14,9 +14,10 @@ import torch
 from resized import Training, samples, sizes
 from site_of_test import wait_for
 from spread import Nurseries, Spread
+from test_lost_ranks import once, ordered, together
 from train import LENGTH
 
-from hpcext.rendezvous import REPAIRS
+from hpcext.rendezvous import REPAIRS, SHARED
 
 BATCH = "--global-batch=12"
 ALL = {epoch: list(range(LENGTH)) for epoch in range(4)}
@@ -159,6 +160,7 @@ def test_a_suspension_wins_over_new_nodes(spread: Any) -> None:
     assert {line["size"] for line in account if line["step"] >= step} == {3}
 
 
+@pytest.mark.slow
 def test_a_lost_node_costs_the_steps_since_the_last_checkpoint(spread: Any) -> None:
     training = spread("--gates", "44", nodes=2)
     done = wait_for(lambda: [at for at in training.account() if at["step"] == 43][1:], "the gate")
@@ -176,3 +178,24 @@ def test_a_lost_node_costs_the_steps_since_the_last_checkpoint(spread: Any) -> N
     assert min(redone) == 40, "the checkpoint at step 40 is the last one before"
     kept = [line for line in account if line["step"] < 40 or line["size"] == 1]
     assert samples(kept) == ALL
+
+
+@pytest.mark.cases(2)
+@pytest.mark.parametrize("lost", [[2], [1, 2], [1]], ids=str)
+def test_nodes_that_are_lost_without_notice_cost_one_step(spread: Any, lost: list[int]) -> None:
+    """The others go on with the step in which they went, in the same processes."""
+    training = spread("--pause", "0.05", nodes=3)
+    wait_for(lambda: together(training, 3), "three ranks that train")
+    training.lose(*lost)
+    stay = [node for node in training.nodes if node not in lost]
+    place = training.reports / SHARED
+    wait_for(lambda: list(place.glob("cut-*")), "ranks that say that they are cut")
+    training.change(stay, lost=lost)
+    answer = training.settled()
+    assert answer["ok"], answer
+    assert answer["nodes"] == stay
+    (training.path / "hurry").touch()
+    assert [training.ended(index) for index in stay] == [0] * len(stay), training.output
+    once(training)
+    assert ordered(training) == [3, len(stay)]
+    assert len({line["pid"] for line in training.account()}) == 3

@@ -39,7 +39,12 @@ class Sizes:
         self._heard = 0
 
     def request(
-        self, resize: int, gpus: Sequence[str], devices: str, nodes: Sequence[int] = ()
+        self,
+        resize: int,
+        gpus: Sequence[str],
+        devices: str,
+        nodes: Sequence[int] = (),
+        lost: Sequence[str] = (),
     ) -> None:
         """Write down what the attempt is to have.
 
@@ -53,6 +58,8 @@ class Sizes:
             What to make visible to new ranks.
         nodes : sequence of int
             Of each GPU, the index of its node; empty if all are on one.
+        lost : sequence of str
+            Those of its GPUs whose nodes are lost, with the ranks there.
 
         Raises
         ------
@@ -68,6 +75,7 @@ class Sizes:
             "had": self.had(),
             "devices": devices,
             "nodes": list(nodes) or [0] * len(gpus),
+            "lost": list(lost),
         }
         documents.write_json(self._directory / protocol.RESCALE_FILE, document)
 

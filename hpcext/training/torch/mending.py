@@ -28,8 +28,8 @@ from hpcext.training.torch.state import mapped, unwrapped
 REPAIR_S = 60.0
 """Seconds within which the launcher says that a rank has died, after communication has failed."""
 
-WATCH_S = 0.1
-"""Seconds between two looks whether the launcher says so."""
+WATCH_S, FAR_WATCH_S = 0.1, 1.0
+"""Seconds between two looks whether the launcher says so, on one node and on several."""
 
 _LAST = "the job goes on from its last checkpoint"
 
@@ -91,7 +91,7 @@ class Guard(Feature):
 
     @property
     def on(self) -> bool:
-        """Whether the launcher replaces ranks that die."""
+        """Whether ranks that die are replaced."""
         member = self._framework.member
         return member is not None and member.replaces
 
@@ -100,6 +100,9 @@ class Guard(Feature):
         backend = isinstance(error, dist.DistError) or "gloo" in str(error).lower()
         if not self._announced or not backend:
             return False
+        member = self._framework.member
+        if member is not None and not self._cut:
+            member.cut()
         self._cut = True
         # Between two steps nothing is to be set back.
         self.broken |= self.loop.in_step
@@ -121,7 +124,8 @@ class Guard(Feature):
         self.broken, self._suppressed = self._cut, False
         self._stepped.clear()
         self._sum = self._before = None
-        if self.loop.stepped and not self._accumulates and not self._why_not():
+        alone = self.coordinator.ranks.size == 1
+        if self.loop.stepped and not self._accumulates and not alone and not self._why_not():
             self._announce()
             self._before = self._captured()
 
@@ -241,7 +245,7 @@ class Guard(Feature):
         member = self._framework.member
         assert member is not None
         while True:
-            time.sleep(WATCH_S)
+            time.sleep(FAR_WATCH_S if member.far else WATCH_S)
             with contextlib.suppress(OSError), self._leaving:
                 if member.repair() is not None:
                     member.abort()
