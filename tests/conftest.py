@@ -110,17 +110,34 @@ def _fewer_examples(items: list[pytest.Item]) -> None:
         function._hypothesis_internal_use_settings = hypothesis.settings(before, max_examples=few)
 
 
+def _fewer_cases(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Take out all but some of the cases of tests marked so, evenly spread; return the others."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("cases") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = set()
+    for found in cases.values():
+        (mark,) = {item.get_closest_marker("cases").args for item in found}  # type: ignore[union-attr]
+        few = min(mark[0], len(found))
+        kept = {index * len(found) // few for index in range(few)}
+        left_out |= {item for index, item in enumerate(found) if index not in kept}
+    items[:] = [item for item in items if item not in left_out]
+    return list(left_out)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put long files first, and those that wait beside those that compute.
 
     Files are given to the processes that run tests in this order, so none of them is left with a
     long one at the end, and the processors have something to do.
 
-    Properties have all their examples unless slow tests are left out: ``make test-slow`` tries
-    them, and so does ``-m hypothesis``.
+    Properties have all their examples unless slow tests are left out, and tests marked ``cases``
+    all their cases: ``make test-slow`` tries them.
     """
     if "not slow" in config.option.markexpr:
         _fewer_examples(items)
+        config.hook.pytest_deselected(items=_fewer_cases(items))
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)

@@ -136,6 +136,7 @@ def changes(seed: int, nodes: int, hours: float) -> Iterator[tuple[float, tuple[
         now_s += chance.expovariate(1 / 40)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("policy", ["equal_share", "bftrainer", "marble", "exclusive"])
 def test_whatever_happens_a_decision_can_be_carried_out(policy: str) -> None:
     """A refused one ends the run with an error; users come and go beside nodes."""

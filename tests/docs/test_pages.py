@@ -89,20 +89,26 @@ def test_every_block_is_tested(page: Path) -> None:
 LONG = {
     "balance",
     "elastic",
+    "extending",
     "goodput",
     "jax",
     "keras",
     "lightning",
+    "monitoring",
+    "packages",
+    "profile",
     "pytorch",
     "resizing",
     "simulate",
+    "submitit",
     "sweep",
     "tensorflow",
+    "traces",
     "transformers",
     "tutorial",
     "which",
 }
-"""Pages that train for most of a minute; what they show has other tests too."""
+"""Pages whose commands take most of a minute; what they show has other tests too."""
 
 
 @pytest.mark.parametrize(

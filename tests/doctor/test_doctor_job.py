@@ -169,6 +169,7 @@ def test_one_that_forgets_something_is_not_approved(
         assert re.search(r"loss of step \d+ is .* where the training went on", wrong[1].says)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
 def test_a_doctor_that_is_ended_leaves_nothing_behind(site: Site, signum: signal.Signals) -> None:
     """Its keeper hears of it, whatever it was."""
@@ -258,6 +259,7 @@ class Tried(NamedTuple):
     deaf: bool = False
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "tried",
     [

@@ -57,6 +57,7 @@ def finish(site: Site) -> None:
     site.check_account(STEPS)
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("fact", "when"),
     deaths("Began", "Submitted", "Decided", "Started", "Registered", "Progressed", "Ended"),
@@ -113,6 +114,7 @@ REQUESTS = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("fact", "when"), deaths(*REQUESTS))
 def test_killed_at_a_record_of_a_request(site: Site, fact: str, when: str) -> None:
     """The request is in the journal or still in the spool: it is carried out either way."""
@@ -136,6 +138,7 @@ def test_killed_at_a_record_of_a_request(site: Site, fact: str, when: str) -> No
     finish(site)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("when", WHEN)
 def test_killed_at_the_record_of_a_submission(site: Site, when: str) -> None:
     """The jobs are there once, whether or not their sender was told."""
@@ -150,6 +153,7 @@ def test_killed_at_the_record_of_a_submission(site: Site, when: str) -> None:
     site.check_account({**STEPS, "late": 10})
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("when", WHEN)
 def test_killed_at_the_record_of_a_cancellation(site: Site, when: str) -> None:
     """What is cancelled stays cancelled, and so does what needs it."""

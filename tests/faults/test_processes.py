@@ -32,6 +32,7 @@ def supervisor_of(site: Site, name: str) -> psutil.Process:
     return psutil.Process(site.steps(name)[-1].pid).parent()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("victim", ["rank", "supervisor", "both"])
 def test_a_killed_process_costs_no_more_than_since_the_checkpoint(site: Site, victim: str) -> None:
     hit = site.counter("hit", steps=80, gated=True)

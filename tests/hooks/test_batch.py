@@ -76,6 +76,7 @@ def test_it_becomes_what_the_command_has_prepared(
     assert "HPCEXT_LEAD_S=90" in environ
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("lines", "why"),
     [

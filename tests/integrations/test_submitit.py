@@ -263,6 +263,7 @@ WEIRD = ("a_0", "a 0", 'a"=0"', "a'; echo foo", r"a\=0", "a\n0")
 """The directories of its test of such."""
 
 
+@pytest.mark.slow
 def test_submitits_own_tests_pass(pilot: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_local.local, "LocalExecutor", HpcextExecutor)
     monkeypatch.setattr(test_local.local, "LocalJob", HpcextJob)

@@ -127,6 +127,7 @@ while not Path(sys.argv[1]).exists():
 """
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("goes", "signum"),
     [(True, signal.SIGTERM), (False, signal.SIGTERM), (True, signal.SIGTSTP)],

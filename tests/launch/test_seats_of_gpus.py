@@ -76,6 +76,7 @@ def test_one_that_is_suspended_saves_and_is_let_go(gpu: Gpu) -> None:
     assert gpu.account() == [f"client {pid}", f"left {pid}", "quit with 0 clients"]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("words", [("deaf",), ("deaf", "stubborn")])
 def test_one_that_is_killed_is_off_the_gpu_before(gpu: Gpu, words: tuple[str, ...]) -> None:
     supervisor = gpu.run(*words)
@@ -132,6 +133,7 @@ def test_a_supervisor_that_was_killed_has_left(gpu: Gpu, tmp_path: Path) -> None
     assert gpu.account()[-1] == "quit with 0 clients"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("kind", ["a link", "open to all", "gone"])
 def test_a_directory_that_is_not_ours_alone_is_not_used(
     gpu: Gpu, tmp_path: Path, kind: str

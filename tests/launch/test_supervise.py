@@ -175,6 +175,7 @@ SHELLS = {
 }
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("words", ["block", "block threads"])
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_suspension_reaches_a_session_below_a_shell(stage: Stage, shell: str, words: str) -> None:
@@ -289,6 +290,7 @@ def test_a_script_goes_on_whose_training_ends_when_it_is_suspended(stage: Stage)
 # Notices of the batch system.
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("shell", ["sh", ""])
 def test_a_session_that_cannot_save_trains_until_it_is_asked_again(
     stage: Stage, shell: str
@@ -337,6 +339,7 @@ def test_an_order_that_was_declined_is_not_obeyed_twice(stage: Stage) -> None:
     end(supervisor)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("pause_s", [0, 0.5])
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_notice_is_a_suspension_where_there_is_a_session(

@@ -103,6 +103,7 @@ def sees(stage: Stage, devices: str) -> dict[str, str]:
 # What fails while it is saved.
 
 
+@pytest.mark.cases(1)
 @needs_criu
 @pytest.mark.parametrize(
     ("fault", "why"),
@@ -289,6 +290,7 @@ def test_without_a_driver_that_can_do_so_nothing_with_a_gpu_is_suspended(
 # What fails when it is to go on.
 
 
+@pytest.mark.cases(1)
 @needs_criu
 @pytest.mark.parametrize("how", ["full", "room"])
 def test_without_memory_it_waits_and_loses_nothing(

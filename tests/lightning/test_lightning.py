@@ -124,6 +124,7 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
     assert torn.log("end")[-1][2:] == whole.log("end")[-1][2:]
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("ranks", "asks"),
     [(1, "train:0.6@0"), (1, "validate:0.1@0"), (2, "train:0.6@0"), (2, "validate:0.1@0")],

@@ -86,6 +86,7 @@ def test_all_is_there(use: Callable[..., Site]) -> None:
     assert "only a job can tell" in said(findings, "note")
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("quirk", "notes"),
     [
@@ -196,6 +197,7 @@ def test_the_queue_of_leases_is_judged(
     assert "'nosuch' is not a queue here" in said(found(), "wrong")
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [

@@ -46,6 +46,7 @@ def refused(ended: subprocess.CompletedProcess[bytes]) -> str:
     return line.removeprefix("hpcext: ")[:-1]
 
 
+@pytest.mark.cases(10)
 @pytest.mark.parametrize(
     ("asked", "given"),
     [

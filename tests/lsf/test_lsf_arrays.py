@@ -104,6 +104,7 @@ def test_what_waits_for_elements(make_site: MakeSite) -> None:
     wait_for(lambda: site.job(3).state == "DONE", "what waits for all")
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "quirks",
     [(), ("index_in_id",), ("none_fails", "empty_is_dash"), LEAN, (*LEAN, "no_json")],

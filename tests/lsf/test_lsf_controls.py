@@ -61,6 +61,7 @@ def goes_on(site: Site) -> bool:
     return alive.exists()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("quirks", [(), ("leader_alone",)], ids=["", "leader alone"])
 def test_all_that_a_job_has_started_stops_and_goes_on(
     make_site: MakeSite, quirks: list[str]
@@ -88,6 +89,7 @@ def test_a_parallel_job_gets_a_signal_that_it_can_catch(make_site: MakeSite) -> 
     (site.directory / "end").touch()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "manager",
     ["", "{}", '{"pid": 1}', '{"pid": 1, "start": 1, "boot_id": "another"}'],

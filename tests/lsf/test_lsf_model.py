@@ -510,6 +510,7 @@ def seen(system: System, job: str) -> Seen:
     return Seen(heard(system.record()), record["STAT"], record["EXIT_CODE"])
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize(
     ("scenario", "setting"),
     [*SCENARIOS, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW)],

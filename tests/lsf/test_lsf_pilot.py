@@ -156,6 +156,7 @@ ALL = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.cases(1)
 @ALL
 def test_jobs_share_two_hosts(place: OnLsf) -> None:
     """Primaries at their best size, a secondary on what is left, promoted when GPUs come free."""
@@ -181,6 +182,7 @@ def test_jobs_share_two_hosts(place: OnLsf) -> None:
     assert [step.step for step in place.steps("second")] == list(range(1, 41))
 
 
+@pytest.mark.cases(1)
 @ALL
 def test_a_job_of_two_hosts_is_suspended_and_goes_on(place: OnLsf) -> None:
     place.write_jobs(place.wide("wide"))
@@ -282,6 +284,7 @@ def test_a_warning_is_a_notice(place: OnLsf) -> None:
     place.never_twice("only")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("nodes", "pim_s"),
     [

@@ -123,6 +123,7 @@ TELLS = {
 RESUMED = {"late-tstp", "late-bstop"}
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("scenario", TELLS)
 def test_signals_reach_the_recorded_processes(make_site: MakeSite, scenario: str) -> None:
     early = scenario.startswith("early")

@@ -140,6 +140,7 @@ def combined(*axes: dict[str, Any], quick: set[str]) -> list[Any]:
     return every
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("quirks", "pim_s"),
     combined(
@@ -163,6 +164,7 @@ def test_preempted_it_goes_on_where_it_was(
     assert cluster.trainings() == []
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("quirks", "verb", "pim_s"),
     combined(
@@ -214,6 +216,7 @@ def test_a_flag_says_how_a_script_saves_that_knows_nothing_of_hpcext(
     assert made() == list(range(1, made()[-1] + 1))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("quirks", "values"),
     combined(
@@ -239,6 +242,7 @@ def test_stopped_it_leaves_its_host_and_resumed_it_goes_on(
     cluster.ends(job)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("quirks", "pim_s"),
     combined(
@@ -417,6 +421,7 @@ def test_a_script_from_a_pipe_runs_as_usual_and_says_so(make_cluster: MakeCluste
     assert lines[1] == "hpcext: the job cannot be suspended; it runs as usual"
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("words", [["-c"], ["-ec"], []], ids=["-c", "-ec", "file"])
 @pytest.mark.parametrize("shell", ["/bin/dash", "/bin/bash"])
 def test_hostile_command_lines_arrive_byte_for_byte(

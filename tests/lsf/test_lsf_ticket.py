@@ -487,6 +487,7 @@ def test_in_a_script_without_a_starter(make_tickets: MakeTickets) -> None:
     assert "\na b|--|$HOME|{gpu}|\n" in (tickets.lsf.directory / "out").read_text()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("asked", "variables", "said"),
     [

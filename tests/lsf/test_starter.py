@@ -129,6 +129,7 @@ exit 3
 """
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("shell", ["/bin/dash", "/bin/bash"])
 @pytest.mark.parametrize("way", WAYS)
 def test_without_our_variables_nothing_changes(make_site: MakeSite, way: str, shell: str) -> None:

@@ -239,6 +239,7 @@ def missing(program: Program) -> bool:
     return bool(program.needs) and importlib.util.find_spec(program.needs) is None
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", QUICK)
 def test_it_survives_some_suspensions(tmp_path: Path, name: str) -> None:
     program = QUICK[name]

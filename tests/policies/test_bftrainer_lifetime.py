@@ -416,6 +416,7 @@ def test_it_is_worth_what_it_says_and_nothing_is_worth_more_than_the_bound(
     assert best <= target.bound * (1 + 1e-9)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("concave", [False, True])
 def test_it_is_near_to_the_best_of_few(concave: bool) -> None:
     """On the average of instances of which a third have nodes that leave before a stall is over.

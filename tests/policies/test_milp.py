@@ -97,6 +97,7 @@ def agree(problem: tuple[list[Trainer], Map, float], solver: Solver) -> None:
     assert counted.proven
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_three_ways_to_one_optimum(solver: Solver) -> None:
     @given(problems())
@@ -236,6 +237,7 @@ def test_a_search_starts_from_the_current_map(
         assert not answer.proven
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_a_limit_of_nodes_leaves_a_map_that_is_as_good_as_the_current_one(solver: Solver) -> None:
     trainers = [
@@ -388,6 +390,7 @@ def against_all(problem: tuple[list[ValueTable], int, list[Constraint]], solver:
     assert answer.counts in found
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_constraints_against_all_divisions(solver: Solver) -> None:
     @given(constrained())

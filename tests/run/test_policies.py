@@ -59,6 +59,7 @@ ALIKE = ("bftrainer-lifetime", "conservative", "equal_share", "fixed", "optimus"
 """Each is tried live by a slow test; what it decides is the same simulated, in tests/policies."""
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in OTHERS],
@@ -70,6 +71,7 @@ def test_no_step_is_lost_under_any_policy(site: Site, name: str) -> None:
     assert max(held["second"]) >= 3
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("policy", ["easy", "conservative"])
 def test_a_job_that_ends_in_time_overtakes_one_that_is_reserved_for(
     site: Site, policy: str

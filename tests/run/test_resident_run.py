@@ -67,6 +67,7 @@ def test_one_that_is_cancelled_meanwhile_leaves_the_memory(site: Site) -> None:
     assert job(site)["state"] == "cancelled"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_it_stays_when_its_manager_ends_and_goes_on_under_the_next(site: Site, signum: int) -> None:
     manager = begin(site)

@@ -81,6 +81,7 @@ def test_what_is_made_in_a_home_belongs_to_its_user_alone(
     assert "PermissionError" in other.does(lambda: swapped(home / "state" / "hpcext" / "pilots"))
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("umask", UMASKS)
 @pytest.mark.parametrize("mode", [0o2770, 0o2775, 0o777])
 def test_what_a_member_puts_in_the_place_of_a_pilot_is_not_obeyed(

@@ -74,6 +74,7 @@ def test_suspensions_against_optimus_are_as_many_as_the_paper_says() -> None:
     assert found == {OPTIMUS: 9, MARBLE: 2}
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("number", sets.SETS)
 def test_no_policy_is_faster_than_the_bound(number: int) -> None:
     for policy in (*marble.TOLD, LSF):

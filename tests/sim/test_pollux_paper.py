@@ -43,6 +43,7 @@ def rows(run: SimulatedRun) -> dict[str, float]:
     return {row.job: row.jct_s or 0.0 for row in run.jobs}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("policy", [EXACT, GENETIC, OPTIMUS, TIRESIAS])
 def test_every_job_ends_under_every_policy_and_the_same_way_again(data: Path, policy: str) -> None:
     first = simulated(PolluxRun(data, policy, 1))

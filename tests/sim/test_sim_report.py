@@ -148,6 +148,7 @@ def plain() -> Page:
     return Page(page(*named("plain")))
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     "name",
     [*HOSTILE[:6], *(pytest.param(name, marks=pytest.mark.slow) for name in HOSTILE[6:])],
@@ -182,6 +183,7 @@ EDGES = {
 }
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("runs", EDGES.values(), ids=EDGES)
 def test_runs_in_which_little_happened(runs: list[SimulatedRun], tmp_path: Path) -> None:
     text = write(tmp_path, runs, About(watts=Watts(300, 50))).read_text()
@@ -214,6 +216,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_page_of_very_many_jobs_is_small() -> None:
     spans = tuple(span(i, i + 1, 8, 6 + i % 2, 5, waiting=i % 7) for i in range(50_000))
     ends = np.random.default_rng(0).uniform(1, 1e6, 50_000).tolist()
@@ -222,6 +225,7 @@ def test_a_page_of_very_many_jobs_is_small() -> None:
     assert len(text) < 600_000
 
 
+@pytest.mark.slow
 def test_many_policies_are_all_in_the_tables() -> None:
     jobs, spans = (job("x", 0, 0, 5),), (span(0, 5, 4, 4, 4),)
     read = Page(page([run(f"policy{i}", jobs, spans) for i in range(40)], About()))

@@ -221,6 +221,7 @@ def test_a_policy_whose_answer_is_refused_ends_the_run() -> None:
         simulated([(job(1), Physics({1: 1.0}, 1))], nodes(1), greedy)
 
 
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("policy", [*POLICIES, "pollux:objective=jct"])
 def test_equal_jobs_do_not_suspend_each_other_all_the_time(policy: str) -> None:
     """Two of unknown length and speed, one GPU, a day: now and then is fair, each minute is not."""

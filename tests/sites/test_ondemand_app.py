@@ -186,6 +186,7 @@ def calls(path: Path) -> list[list[str]]:
     return [call.split("\0") for call in text.split("\0\n")[:-1]]
 
 
+@pytest.mark.cases(11)
 @pytest.mark.parametrize("batch", ["slurm", "lsf", "none"])
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_what_is_typed_is_a_word(tmp_path: Path, hostile: str, batch: str) -> None:

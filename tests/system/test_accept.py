@@ -31,6 +31,7 @@ def made(place: Site) -> list[Path]:
     return list((place.path / "state" / "hpcext").glob("hpcext-accept-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_all_that_may_befall_a_job(slurm: Cluster, place: Site, plugin: Plugin) -> None:
     plugin.use(f"command={slurm.root}/bin/hpcext")

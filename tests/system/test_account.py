@@ -19,6 +19,7 @@ ROUNDED_S = 2.0
 """Slurm's clock is in whole seconds, at the begin and at the end."""
 
 
+@pytest.mark.slow
 def test_the_report_agrees_with_sacct(slurm: Cluster, place: Site) -> None:
     """Two nodes, and a job that is suspended and goes on with more GPUs."""
     place.write_jobs(

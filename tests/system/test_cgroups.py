@@ -116,6 +116,7 @@ def test_who_needs_more_memory_than_its_step_has_fails_alone(slurm: Cluster, pla
     assert (jobs["beside"]["state"], jobs["beside"]["attempts"]) == ("completed", 1)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("victim", ["shell", "all"])
 def test_nothing_runs_on_when_the_shell_of_a_suspendable_job_is_killed(
     slurm: Cluster, place: Site, victim: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from plugin import Plugin
 from site_of_test import Site
 from slurm_cluster import Cluster
@@ -46,6 +47,7 @@ def test_a_slurm_that_works(slurm: Cluster, place: Site) -> None:
     assert all(each["why"] for each in said.values() if each["verdict"] != "ok")
 
 
+@pytest.mark.slow
 def test_a_plugin_that_is_loaded(slurm: Cluster, place: Site, plugin: Plugin) -> None:
     _, said = doctor(slurm, place)
     # The tests' own plugin was put there by no hpcext-admin.

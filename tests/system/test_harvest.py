@@ -202,6 +202,7 @@ def test_a_harvester_that_is_told_to_end_suspends_and_gives_back(
     nothing_left(slurm, place)
 
 
+@pytest.mark.slow
 def test_leases_end_by_themselves_when_their_harvester_does_not_come_back(
     slurm: Cluster, place: Site
 ) -> None:

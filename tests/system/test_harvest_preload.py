@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from site_of_test import Site
 from slurm_cluster import Cluster
 from test_harvest import ended, harvest, jobs_of, nothing_left
@@ -40,6 +41,7 @@ while not Path(os.environ["HPCEXT_REPORT_DIR"], "preload.json").exists():
 """
 
 
+@pytest.mark.slow
 def test_they_are_forked_or_it_is_said_why_not(slurm: Cluster, place: Site) -> None:
     (place.path / "counted_on_lease.py").write_text(MODULE)
     programs = {"first": SAYS + WAITS, "second": SAYS, "absent": FAILS}

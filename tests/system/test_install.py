@@ -275,6 +275,7 @@ def tree(top: Path) -> list[str]:
     return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("then", ["install", "uninstall"])
 @pytest.mark.parametrize("killed", ["install", "uninstall"])
 def test_what_a_killed_run_has_left_is_cleaned_by_the_next(

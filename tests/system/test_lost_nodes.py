@@ -26,6 +26,7 @@ def by_name(place: Site) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in place.document("status", str(place.pilot))["jobs"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [pytest.param("set-down", marks=pytest.mark.slow), "daemon-killed"])
 def test_what_is_left_is_used_and_then_given_back(slurm: Cluster, place: Site, how: str) -> None:
     """A node that came back is not the job's, and who needs two does not keep others waiting."""

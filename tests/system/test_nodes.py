@@ -152,6 +152,7 @@ def test_more_nodes_than_the_pilot_has_are_refused(slurm: Cluster, place: Site) 
     assert "needs at least 3 nodes, and this pilot has 2" in refused.err
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_failure_of_one_rank_counts_once(slurm: Cluster, place: Site, rank: int) -> None:
     """Slurm ends the other one as in a preemption, and that is none."""

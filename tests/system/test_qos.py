@@ -29,6 +29,7 @@ def place(slurm: Cluster, tmp_path: Path) -> Site:
     return Site(path, python=str(slurm.python), environ=slurm.user_environ(), user=slurm.user)
 
 
+@pytest.mark.slow
 def test_a_pilot_that_a_better_qos_preempts_goes_on(slurm: Cluster, place: Site) -> None:
     """The signal that the user asked for comes first, then the grace; both are one suspension."""
     for words in (

@@ -249,6 +249,7 @@ def test_a_plain_job_and_steps_are_not_touched(ruled: Ruled, place: Site) -> Non
     assert "gres=nil" in log.read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_all_of_it_together(ruled: Ruled, place: Site) -> None:
     """An ordinary script and three flags: GPUs by a curve, a preemption that costs nothing."""
     slurm = ruled.slurm

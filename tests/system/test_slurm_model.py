@@ -329,6 +329,7 @@ def model(slurm: Cluster) -> Iterator[Model]:
     calls.use(None)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_jobs_see_the_same(slurm: Cluster, model: Model, scenario: Callable[[System], str]) -> None:
     path = slurm.home / f"model-{scenario.__name__}-{time.monotonic_ns()}"

@@ -123,6 +123,7 @@ def test_root_is_answered_by_commands_and_told_why(slurm: Cluster) -> None:
     assert "should not be run as" in said.stderr
 
 
+@pytest.mark.slow
 def test_a_pilot_is_preempted_and_goes_on(slurm: Cluster, place: Site) -> None:
     """With slurmrestd killed meanwhile, which is as if Slurm had signalled all of a job."""
     place.environ["HPCEXT_SLURM_READER"] = "slurmrestd"

@@ -133,6 +133,7 @@ def test_a_suspendable_batch_job(slurm: Cluster, place: Site, plugin: Plugin) ->
     assert ours(environment(out, "batch")) == {"HPCEXT_SUSPENDABLE": "1", "HPCEXT_LEAD_S": "90"}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "how",
     [

@@ -256,6 +256,7 @@ def test_what_a_killed_shell_and_manager_leave_ends_with_the_job(
     wait_for(lambda: not training.is_running(), "the end of the training")
 
 
+@pytest.mark.slow
 def test_at_its_time_limit_it_goes_on(slurm: Cluster, place: Site, batch: Batch) -> None:
     batch.submit(counter(place), "--time=1", "--gres=gpu:1", words=LEAD)
     requeued(slurm, batch.id)
@@ -268,6 +269,7 @@ def test_at_its_time_limit_it_goes_on(slurm: Cluster, place: Site, batch: Batch)
     ]
 
 
+@pytest.mark.slow
 def test_a_preemption_before_the_first_checkpoint_starts_over(
     slurm: Cluster, place: Site, batch: Batch
 ) -> None:
@@ -372,6 +374,7 @@ def test_the_flag_of_sbatch_does_it_for_an_ordinary_script(
     assert batch.counted() == list(range(1, 41))
 
 
+@pytest.mark.slow
 def test_a_flag_says_how_a_script_saves_that_knows_nothing_of_hpcext(
     slurm: Cluster, place: Site, batch: Batch, plugin: Plugin
 ) -> None:

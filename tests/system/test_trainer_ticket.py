@@ -277,6 +277,7 @@ def test_the_flag_of_sbatch(slurm: Cluster, place: Site, tickets: Tickets, plugi
     assert f"plain.sh-{job}" in tickets.trainers()
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("words", "environ", "said"),
     [

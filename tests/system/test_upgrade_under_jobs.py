@@ -8,6 +8,7 @@ import signal
 import sysconfig
 from pathlib import Path
 
+import pytest
 from site_of_test import Site, wait_for
 from slurm_cluster import REPOSITORY, Cluster
 from test_harvest import leases, main_job
@@ -81,6 +82,7 @@ def preempt_ticket(slurm: Cluster, place: Site, tickets: Tickets) -> None:
     wait_for(lambda: tickets.trainers()[name]["attempts"] == 2, "its next lease")
 
 
+@pytest.mark.slow
 def test_an_upgrade_under_running_jobs(slurm: Cluster, place: Site) -> None:
     installed = Installed(slurm)
     installed.put(__version__)

@@ -50,6 +50,7 @@ def test_bit_identical(finished: TensorFlowJob) -> None:
     assert len(finished.checkpoints) == 2
 
 
+@pytest.mark.slow
 def test_torn_checkpoint_falls_back(finished: TensorFlowJob, tmp_path: Path) -> None:
     job = finished.copy(tmp_path / "job")
     before = len(job.log)

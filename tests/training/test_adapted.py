@@ -239,6 +239,7 @@ def test_statistical_epochs_are_epochs_of_the_first_batch() -> None:
     assert trained.session.statistical_epochs == pytest.approx(2.0)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -329,6 +330,7 @@ def check(job: Forked, ranks: int) -> dict[int, int]:
     return sizes
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_batch_grows_and_each_sample_is_trained_once(
     nursery: Nursery, tmp_path: Path, ranks: int

@@ -54,6 +54,7 @@ def end_training(process: Started) -> None:
     process.kill()
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("disk", [small_disk if may_mount() else small_files, small_files])
 def test_full_disk(tmp_path: Path, disk: object) -> None:
     assert callable(disk)
@@ -152,6 +153,7 @@ def damage(path: Path, how: str) -> None:
     state.write_bytes(content)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("how", ["flip", "truncate"])
 def test_a_broken_checkpoint_is_passed_over(tmp_path: Path, how: str) -> None:
     job = Job(tmp_path, SCRIPT)

@@ -28,6 +28,7 @@ def said(tmp_path: Path, text: str, **environ: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "text",
     [
@@ -51,14 +52,15 @@ def test_without_a_session_it_is_pytorch_alone(tmp_path: Path) -> None:
     assert said(tmp_path, "import torch") == ["torch"]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     "text",
     [
         "",
-        f"import os\nos.environ['OMP_NUM_THREADS'] = '7'\n{SESSION}",
-        f"import os\ndel os.environ['HOME']\n{SESSION}",
+        "import os\nos.environ['OMP_NUM_THREADS'] = '7'\nimport torch",
+        "import os\ndel os.environ['HOME']\nimport torch",
         # A library that was loaded first.
-        f"import msgspec\n{SESSION}",
+        "import msgspec\nimport torch",
         # Another module of a name that PyTorch itself imports.
         f"import tqdm\n{SESSION}",
         f"import typing_extensions\n{SESSION}",

@@ -65,6 +65,7 @@ def estimates(steps: list[Squares]) -> tuple[list[float], list[float]]:
     return [each[0] for each in told if each], [each[1] for each in told if each]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize(
     "name", [pytest.param("pieces", marks=pytest.mark.slow), "unequal", "accumulated"]
@@ -99,6 +100,7 @@ def test_the_same_pieces_are_the_same_on_any_ranks(
         assert mine.spread == pytest.approx(other.spread, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_how_many_pieces_there_are(seen: MeasuredNoise) -> None:
     assert {step.pieces for step in seen[1]["unequal"]} == {3}
     assert {step.pieces for step in seen[2]["accumulated"]} == {8}

@@ -91,6 +91,7 @@ def test_a_torn_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
     assert torn.log("end")[-1][2:] == whole.log("end")[-1][2:]
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("ranks", "asks"),
     [
