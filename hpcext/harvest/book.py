@@ -12,7 +12,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from hpcext import documents, private
@@ -23,6 +23,7 @@ from hpcext.core.values import Node
 from hpcext.executors.base import Emit
 from hpcext.harvest import account as lease_account
 from hpcext.harvest.balance import LeaseBalance
+from hpcext.harvest.calls import Calls
 from hpcext.harvest.ground import Ground
 from hpcext.harvest.lease import Lease, Loss, read_all
 from hpcext.harvest.lease_jobs import LeaseJobs
@@ -135,6 +136,7 @@ class LeaseBook:
         self._account = lease_account.go_on(directory.parent)
         self._cycle: asyncio.Task[None] | None = None
         self.leases = read_all(directory)
+        self._calls = Calls(clock)
         self._ground = Ground(terms, seen)
         self._neighbours = Neighbours(name, BEGINS * terms.cycle_s)
         self._jobs = LeaseJobs(
@@ -178,6 +180,13 @@ class LeaseBook:
         """See what agents have said, and ask the batch system if it is time."""
         for lease in list(self.leases.values()):
             self._look(lease)
+        for lease in self._calls.silent(self.leases):
+            log.warning(
+                "the agent of the lease of %s does not answer: its node is lost", lease.node
+            )
+            self._ground.lost.add(lease.node)
+            # Nothing stands for its job any more, which is ended.
+            self._over(lease)
         pause_s = self._terms.cycle_s * (SOON if self._balance.soon or self._wanted else 1)
         if self._wanted and any(lease.claim for lease in self.leases.values()):
             # The claim must be withdrawn before it begins on the node that is wanted.
@@ -190,9 +199,16 @@ class LeaseBook:
             self._wanted = False
             self._cycle = self._loop.create_task(self._ask())
 
-    def hurry(self) -> None:
-        """Ask the batch system soon, and again: a lease may be gone."""
+    def hurry(self, numbers: Iterable[int | None]) -> None:
+        """Find out soon which of some leases are gone.
+
+        Parameters
+        ----------
+        numbers : iterable of int or None
+            Of the leases on which ranks cannot reach each other; None: a lease that is gone.
+        """
         self._hurries_until_s = self._clock() + HURRY_S
+        self._calls.call(self.leases[each] for each in numbers if each in self.leases)
 
     async def asked(self) -> None:
         """Wait until the batch system has answered, where it is being asked."""
@@ -222,6 +238,7 @@ class LeaseBook:
                 self._jobs.place(lease, str(said.get("node", "")))
                 named = tuple(str(device) for device in said["devices"])
                 slots = tuple(map(str, range(self._terms.gpus)))
+                lease.answers = said.get("answers") is True
                 lease.devices = slots if self._terms.logical else named[: self._terms.gpus]
                 self._see(lease)
                 self._join(lease)

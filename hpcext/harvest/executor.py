@@ -224,7 +224,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         if files.launch() is None:
             return None
         watch = Watch(files, known(files, self._book.leases.values()))
-        files.others = tuple(part.index for part in watch.members()[1:])
+        watch.note_nodes()
         return watch
 
     def _take_over(self, watch: Watch) -> None:
@@ -284,7 +284,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         if all(self._is_over(watch.files, part) for part in left):
             watch.answer = None
             watch.parts = [part for part in watch.parts if part not in left]
-            watch.files.others = tuple(part.index for part in watch.members()[1:])
+            watch.note_nodes()
             self._emit(fact)
             if watch.later is not None:
                 self._rescale(watch, watch.later)
@@ -307,7 +307,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         files = watch.files
         self._news(watch)
         if len(watch.parts) > 1 and watch.is_cut():
-            self._book.hurry()
+            self._book.hurry(part.lease for part in watch.parts)
         over = [part for part in watch.parts if self._is_over(files, part)]
         if not over:
             return

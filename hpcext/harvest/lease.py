@@ -43,6 +43,8 @@ class Lease:
         Whether another job needs the node then.
     devices : tuple of str
         CUDA's names of the lease's GPUs; empty until its agent runs.
+    answers : bool
+        Whether its agent answers calls, as those of 0.2.0 do not.
     joined : bool
         The engine has its node.
     leaving : bool
@@ -73,6 +75,7 @@ class Lease:
     ends_at: float | None = None
     planned: bool = False
     devices: tuple[str, ...] = ()
+    answers: bool = False
     joined: bool = False
     leaving: bool = False
     missing: int = 0

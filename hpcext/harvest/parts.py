@@ -101,6 +101,10 @@ class Watch:
         found = [part for part in self.parts if set(part.gpus) <= set(had)]
         return sorted(found, key=lambda part: had.index(part.gpus[0]))
 
+    def note_nodes(self) -> None:
+        """Have its end be that on the nodes where it trains now."""
+        self.files.ends.nodes = {part.index: part.node for part in self.members()}
+
     def next_index(self) -> int:
         """Return an index that no part has had."""
         last = max(part.index for part in self.parts)

@@ -12,6 +12,7 @@ file                   writer     meaning
 ``agent.json``         agent      it is running: on which node, with which GPUs
 ``run-OP-INDEX.json``  manager    an attempt to supervise here, as its node of this index
 ``release``            manager    nothing more will come: leave
+``call``               manager    is the agent still there? it removes the file
 ``leaving``            agent      nothing more is started here, since the node is wanted back;
                                   or ``unused``: since nothing ran
 =====================  =========  ==========================================================
@@ -50,6 +51,7 @@ RUN = "hpcext.lease-run/1"
 LEASE_FILE = "lease.json"
 AGENT_FILE = "agent.json"
 RELEASE_FILE = "release"
+CALL_FILE = "call"
 LEAVING_FILE = "leaving"
 UNUSED, AT_ITS_END = "unused", "at its end"
 """Reasons in the file ``leaving``; without one of these, somebody needs the node."""
@@ -197,6 +199,7 @@ class Agent:
             "pid": me.pid,
             "start": me.start,
             "boot_id": tree.boot_id(),
+            "answers": True,
             "at": time.time(),
         }
         documents.write_json(self._directory / AGENT_FILE, document, durable=False)
@@ -222,6 +225,10 @@ class Agent:
             names = os.listdir(self._directory)
         except OSError:
             return
+        if CALL_FILE in names:
+            # That is possible on a full disk, too.
+            with contextlib.suppress(OSError):
+                os.unlink(self._directory / CALL_FILE)
         for name in sorted(names):
             if name.startswith("run-") and name.endswith(".json") and name not in self._known:
                 self._known.add(name)

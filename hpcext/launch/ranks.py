@@ -39,7 +39,6 @@ from hpcext.rendezvous import REPAIRS, SHARED, Group, Rendezvous
 
 USAGE = 2
 
-
 GATHER_S = 0.1
 """Seconds from the death of a rank until the others are told, since several may die at once."""
 
@@ -328,10 +327,9 @@ def launch(
 
     Parameters
     ----------
-    argv : sequence of str
+    argv, environ : sequence of str, Mapping[str, str]
     per_node : int
         The number of ranks on this node; 0: one for each GPU of the attempt, or one.
-    environ : Mapping[str, str]
     replace : int, optional
         How many ranks that die are replaced, if the others can go on. By default those of lost
         nodes are, where nodes come and go, and no others.

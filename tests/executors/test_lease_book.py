@@ -22,7 +22,7 @@ from hpcext.core.facts import Ended, Fact, NodeJoined, NodeLost, Outcome
 from hpcext.core.history.fragments import FragmentCounter, Fragments
 from hpcext.core.values import Node
 from hpcext.harvest import account as lease_account
-from hpcext.harvest import given_up, ground, lease_jobs
+from hpcext.harvest import calls, given_up, ground, lease_jobs
 from hpcext.harvest.book import LeaseBook
 from hpcext.harvest.lease import Lease, Loss, recorded
 from hpcext.harvest.leases import Terms
@@ -593,6 +593,76 @@ def test_nodes_whose_leases_were_not_used_are_asked_for_again_together() -> None
     until = one.refused_for(0.0)
     assert until["n2"] == first
     assert until["n3"] > first
+
+
+# Agents that are called, since ranks on their leases cannot reach each other.
+
+
+class Called(Harvester):
+    """A harvester with two leases whose agents answer calls, and a look a second."""
+
+    def __init__(self, path: Path, slurm: ScriptedSlurm, *, answers: bool = True) -> None:
+        super().__init__(path, cycle_s=1000.0)
+        slurm.nodes = dict.fromkeys(("n1", "n2"), "idle")
+        for _ in range(3):
+            self.cycle()
+            self.now_s += 1000
+        for number, lease in enumerate(list(self.book.leases.values()), start=1):
+            slurm.begin(self.book, number, lease.node)
+            document = {"schema": agent.AGENT, "devices": ["0", "1"], "answers": answers}
+            documents.write_json(lease.directory / agent.AGENT_FILE, document)
+        self.cycle()
+        self.facts.clear()
+
+    def look(self, times: int) -> None:
+        for _ in range(times):
+            self.now_s += calls.LOOK_S
+            self.loop.run_until_complete(self._cycle())
+
+    def call(self) -> list[Path]:
+        """Call both; the files of the calls."""
+        self.book.hurry(self.book.leases)
+        return sorted((self.path).glob(f"*/{agent.CALL_FILE}"))
+
+
+def test_a_lease_whose_agent_does_not_answer_is_lost(tmp_path: Path, slurm: ScriptedSlurm) -> None:
+    one = Called(tmp_path, slurm)
+    first, second = one.call()
+    one.look(2)
+    first.unlink()
+    one.look(calls.LOOKS - 2)
+    assert not one.facts
+    one.look(1)
+    (kept,) = one.book.leases.values()
+    assert kept.directory == first.parent
+    (lost,) = [fact for fact in one.facts if isinstance(fact, NodeLost)]
+    assert {lost.name, kept.node} == {"n1", "n2"}
+    assert not second.parent.exists()
+    one.look(2 * calls.LOOKS)
+    assert len(one.book.leases) == 1
+
+
+@pytest.mark.parametrize("why", ["old", "leaves"])
+def test_who_cannot_answer_is_not_lost(tmp_path: Path, slurm: ScriptedSlurm, why: str) -> None:
+    """An agent of the release before knows of no calls; one that leaves does not look any more."""
+    one = Called(tmp_path, slurm, answers=why != "old")
+    found = one.call()
+    assert len(found) == (0 if why == "old" else 2)
+    for path in found:
+        (path.parent / agent.LEAVING_FILE).touch()
+    one.look(2 * calls.LOOKS)
+    assert not [fact for fact in one.facts if isinstance(fact, NodeLost)]
+
+
+def test_a_manager_that_hung_itself_does_not_blame_agents(
+    tmp_path: Path, slurm: ScriptedSlurm
+) -> None:
+    """As if the file system had been away for an hour: nobody could answer."""
+    one = Called(tmp_path, slurm)
+    one.call()
+    one.now_s += 3600
+    one.look(1)
+    assert not [fact for fact in one.facts if isinstance(fact, NodeLost)]
 
 
 # A clock that is set back while a harvester runs.

@@ -265,6 +265,22 @@ def test_another_manager_goes_on_with_the_loss_of_a_node(stage: Stage) -> None:
     assert stage.asked()["lost"] == ["n2:0"]
 
 
+def test_its_end_is_that_on_the_nodes_that_it_has_then(stage: Stage) -> None:
+    """One that is lost says nothing of it, and one that came may fail."""
+    stage.act(Kind.START, "n1", "n2")
+    mends(stage)
+    stage.lose("n2")
+    stage.act(Kind.RESCALE, "n1", "n3", resize=1)
+    stage.answer(1, ["n1:0", "n3:0"], [0, 2])
+    stage.cycle()
+    stage.ended(2, 1)
+    stage.ended(0)
+    stage.cycle(2)
+    (ended,) = [fact for fact in stage.took() if isinstance(fact, Ended)]
+    assert (ended.outcome, ended.exit_code) == (Outcome.FAILED, 1)
+    assert ended.why.startswith("on its node 2: ")
+
+
 @pytest.mark.parametrize("why", ["suspended", "failed", "first"])
 def test_without_a_node_that_is_lost_not_all_go_on(stage: Stage, why: str) -> None:
     """Its ranks cannot suspend without the others; one that failed fails again; and rank 0 has
@@ -287,7 +303,7 @@ def test_ranks_that_are_cut_have_the_batch_system_asked_at_once(stage: Stage) ->
     ranks = mends(stage)
     stage.executor.book.look()
     asked: list[float] = []
-    stage.executor.book.hurry = lambda: asked.append(1.0)  # type: ignore[method-assign]
+    stage.executor.book.hurry = lambda _: asked.append(1.0)  # type: ignore[method-assign]
     stage.cycle(2)
     assert not asked
     ranks.cut(0)

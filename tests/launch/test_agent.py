@@ -104,6 +104,18 @@ def test_orders_reach_what_runs_there(lease: Lease) -> None:
     assert exit_of(path)["exit_code"] == -signal.SIGTERM
 
 
+def test_it_answers_calls(lease: Lease) -> None:
+    """Whether something runs there or not."""
+    lease.start()
+    assert documents.read_json(lease.path / agent.AGENT_FILE, agent.AGENT)["answers"] is True
+    call = lease.path / agent.CALL_FILE
+    for busy in (False, True):
+        if busy:
+            lease.attempt(1, "sleep", "60")
+        call.touch()
+        wait_for(lambda: not call.exists(), "an answer")
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGTSTP])
 def test_a_node_that_is_wanted_back_is_left_at_once(lease: Lease, signum: int) -> None:
     process = lease.start()

@@ -163,9 +163,8 @@ REASONS = {
         "of the report it compares one key, and of the other file it reads digits"
     ),
     "checks.py:age_s": "an argument of a command, which its user gives",
+    "launch/change.py:Request.read": MANAGER,
     "launch/ranks.py:": "a signal's number",
-    "launch/ranks.py:Launcher._requested": MANAGER,
-    "launch/ranks.py:_on_several": MANAGER,
     "launch/leader.py:RemoteLeader.stopped": ATTEMPT,
     "launch/spread.py:_end_of": ATTEMPT,
     "manager/pilot.py:_host_of_our_job": MANAGER,

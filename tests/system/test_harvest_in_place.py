@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -123,18 +123,79 @@ def test_when_the_first_node_goes_it_is_suspended(slurm: Cluster, place: Site) -
     slurm.run("scancel", str(block), str(job))
 
 
-def kill_all_on(place: Site, node: str) -> None:
+def all_on(place: Site, node: str) -> Iterator[psutil.Process]:
     """The agent of a lease, and all that runs below it."""
     for file in place.pilot.glob("leases/*/agent.json"):
         said = json.loads(file.read_text())
         if said["node"] == node:
             agent = psutil.Process(said["pid"])
-            for process in [*agent.children(recursive=True), agent]:
-                process.kill()
+            yield from [*agent.children(recursive=True), agent]
+
+
+def kill_all_on(place: Site, node: str) -> None:
+    for process in all_on(place, node):
+        process.kill()
+
+
+def down(slurm: Cluster, node: str) -> None:
+    """Have a node die with all on it."""
+    slurm.kill_node(node)
+    slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
+
+
+def up(slurm: Cluster, node: str) -> None:
+    """Have it come back."""
+    slurm.start_node(node)
+    slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+    slurm.wait_for(
+        lambda: "idle" in slurm.run("sinfo", "-h", "-n", node, "-o", "%T").stdout, "the node"
+    )
 
 
 @pytest.mark.slow
-def test_a_node_that_dies_costs_the_steps_since_the_last_checkpoint(
+@pytest.mark.parametrize("how", ["node", "lease", "silent"])
+def test_a_node_that_dies_costs_one_step(slurm: Cluster, place: Site, how: str) -> None:
+    """The other goes on in the same process; a lease is taken again, and the training grows."""
+    wide = Wide(place, slurm)
+    process = harvest(place, "--gpus-per-node", "1", *PATIENT, "--max-nodes", "2")
+    wide.wait_for_size(2)
+    _, second = wide.nodes()
+    lost = next(line["pid"] for line in wide.account() if line["rank"] == 1)
+    if how == "silent":
+        # Slurm does not know that the node is gone; nothing there runs any more.
+        slurm.stop_node(second)
+        for each in all_on(place, second):
+            each.suspend()
+        psutil.Process(lost).kill()
+    else:
+        kill_all_on(place, second)
+    if how == "node":
+        down(slurm, second)
+    try:
+        wide.wait_for_size(1)
+        wide.wait_for_size(2)
+        wide.hurry()
+        out = ended(process)
+    finally:
+        if how == "node":
+            up(slurm, second)
+        if how == "silent":
+            slurm.continue_node(second)
+    done = jobs_of(place)["wide"]
+    assert (done["state"], done["attempts"], done["suspends"]) == ("completed", 1, 0), out
+    assert done["lost_steps"] == 0
+    assert len({line["pid"] for line in wide.account() if line["rank"] == 0}) == 1
+    assert any("rank 1 of 2 was lost" in note for note in done["notes"]), done["notes"]
+    made = {line["step"]: line["size"] for line in sorted(wide.account(), key=lambda it: it["at"])}
+    wide.check(lambda line: line["size"] == made[line["step"]])
+    last = max(line["at"] for line in wide.account() if line["pid"] == lost)
+    alone = [line["at"] - last for line in wide.account() if line["size"] == 1]
+    print(f"without a step for {min(each for each in alone if each > 0):.2f} s")
+    nothing_left(slurm, place)
+
+
+@pytest.mark.slow
+def test_the_first_node_that_dies_costs_the_steps_since_the_last_checkpoint(
     slurm: Cluster, place: Site
 ) -> None:
     """It is no failure of the training, which has no retries."""
@@ -142,20 +203,15 @@ def test_a_node_that_dies_costs_the_steps_since_the_last_checkpoint(
     process = harvest(place, "--gpus-per-node", "1", *PATIENT, "--max-nodes", "2")
     wide.wait_for_size(2)
     first, second = wide.nodes()
-    kill_all_on(place, second)
-    slurm.kill_node(second)
-    slurm.run("scontrol", "update", f"nodename={second}", "state=down", "reason=test")
+    kill_all_on(place, first)
+    down(slurm, first)
     try:
         begin = place.pilot / "jobs" / "1" / "attempt-0002" / "launch.json"
         slurm.wait_for(begin.exists, "another attempt")
         wide.hurry()
         out = ended(process)
     finally:
-        slurm.start_node(second)
-        slurm.run("scontrol", "update", f"nodename={second}", "state=resume")
-        slurm.wait_for(
-            lambda: "idle" in slurm.run("sinfo", "-h", "-n", second, "-o", "%T").stdout, "the node"
-        )
+        up(slurm, first)
     done = jobs_of(place)["wide"]
     assert done["state"] == "completed", out
     again = min(line["step"] for line in wide.account() if line["at"] > _began(place, 2))
@@ -163,7 +219,7 @@ def test_a_node_that_dies_costs_the_steps_since_the_last_checkpoint(
     assert done["lost_steps"] <= 10
     assert again % 10 == 0
     wide.check(lambda line: (line["at"] > _began(place, 2)) == (line["step"] >= again))
-    slurm.wait_for(lambda: first not in leases(slurm), "the end of the lease that is left")
+    slurm.wait_for(lambda: second not in leases(slurm), "the end of the lease that is left")
     nothing_left(slurm, place)
 
 

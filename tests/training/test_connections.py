@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from hpcext.training import connections
 
@@ -51,3 +55,35 @@ def test_a_copy_of_another_process_does_not_keep_it() -> None:
         assert other.recv(1) == b""
         worker.communicate(b"\n")
     one.close(), other.close()
+
+
+AWAY = """
+import os, socket, subprocess
+from hpcext.training import connections
+subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+with socket.create_server(("127.0.0.1", 0)) as server:
+    one = socket.create_connection(server.getsockname())
+    other, _ = server.accept()
+connections.end_if_silent(connections.sockets(), 2)
+subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
+if SENDS:
+    one.sendall(b"x")
+try:
+    one.recv(1)
+except OSError as error:
+    print(error.errno)
+"""
+
+
+@pytest.mark.parametrize("sends", [False, True], ids=["waits", "sends"])
+def test_another_machine_that_is_silent_ends_them(sends: bool) -> None:
+    """It neither says anything nor acknowledges what it was sent; without more one would wait for
+    ever, or a quarter of an hour."""
+    done = subprocess.run(
+        ["unshare", "-Urn", sys.executable, "-c", AWAY.replace("SENDS", str(sends))],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        timeout=120,
+        check=True,
+    )
+    assert int(done.stdout) in {errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH}

@@ -38,7 +38,7 @@ class Followed(Feature):
 
 
 class Stage:
-    """A training of one rank, under a launcher that would replace others."""
+    """One rank of two of a training, under a launcher that would replace the other."""
 
     def __init__(self, **more: Any) -> None:
         torch.manual_seed(1)
@@ -54,15 +54,25 @@ class Stage:
             "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule,
             "average": self.average, "scaler": self.scaler, "generator": self.generator, **more,
         }  # fmt: skip
-        member: Any = SimpleNamespace(replaces=True, mends=lambda: None, repair=lambda: None)
+        member: Any = SimpleNamespace(
+            replaces=True, far=False, mends=lambda: None, repair=lambda: None, cut=self.cut
+        )
         self.framework: Any = SimpleNamespace(
             member=member, models=[Parallel(self.model)], state=TorchState(objects)
         )
         self.followed, self.why = Followed(), ""
         self.guard, self.loop = Guard(self.framework, self.followed, lambda: self.why), Loop()
-        self.guard.attach(Coordinator(), self.loop)
+        coordinator = Coordinator()
+        coordinator.ranks.size = 2
+        self.guard.attach(coordinator, self.loop)
         self.guard.began()
         self.step()
+
+    cuts = 0
+
+    def cut(self) -> None:
+        """What it says to its launcher."""
+        self.cuts += 1
 
     def begin(self) -> None:
         self.loop.begin_step(lambda turns: turns, 1)
@@ -124,6 +134,8 @@ def test_between_two_steps_nothing_is_broken() -> None:
     stage = Stage()
     stage.step()
     assert stage.guard.caught(DIED)
+    assert stage.guard.caught(DIED)
+    assert stage.cuts == 1, "it is said once"
     assert not stage.guard.broken
     # As in a validation: the next step is none, even if no averaging is tried.
     before = stage.all()
@@ -202,3 +214,11 @@ def test_what_a_session_says_of_itself(tmp_path: Path) -> None:
     assert saving._why_not_again() == "no model is wrapped by session.parallel(model)"
     saving.device = torch.device("cuda")
     assert saving._why_not_again() == "the ranks communicate by NCCL"
+
+
+def test_who_is_alone_keeps_nothing() -> None:
+    """Nobody else can die."""
+    stage = Stage()
+    stage.guard.coordinator.ranks.size = 1
+    stage.step()
+    assert stage.guard._before is None

@@ -195,7 +195,7 @@ class LsfSteps(StepExecutor):
 
     def _over(self, watch: Watch, ended: Ended) -> None:
         """Finish once each node has reported its end; the first one has reported how."""
-        if all(watch.files.ends.ended_on(index) for index in (0, *watch.files.others)):
+        if all(watch.files.ends.ended_on(index) for index in (0, *watch.files.ends.others)):
             super()._over(watch, ended)
         else:
             self._later(functools.partial(self._sweep, watch, None))

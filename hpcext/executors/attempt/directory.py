@@ -48,8 +48,6 @@ class AttemptFiles:
     directory : pathlib.Path
     job : str
     op, attempt : int
-    others : tuple of int
-        Indices of its nodes beside the first.
     ends : Ends
         How it ended.
     sizes : Sizes
@@ -61,7 +59,6 @@ class AttemptFiles:
         self.op = action.op
         self.attempt = action.attempt
         self.directory = jobs / action.job / directory_name(action.attempt)
-        self.others = tuple(range(1, len(action.alloc)))
         self._action = action
         self._documents = OwnDocuments(self.directory, action)
         self._last_step = LastStep(self.directory)
@@ -160,7 +157,7 @@ class AttemptFiles:
     def step_gpus(self) -> tuple[str, ...]:
         """Return ``NODE:INDEX`` of the GPUs that Slurm gave the step, once all nodes are up."""
         found: list[str] = []
-        for index in (0, *self.others):
+        for index in (0, *self.ends.others):
             document = (
                 self._documents.of_node(index, protocol.SUPERVISOR_FILE, protocol.SUPERVISOR) or {}
             )
@@ -172,12 +169,12 @@ class AttemptFiles:
 
     def look_anew(self) -> None:
         """Have files be seen that its other nodes have just written."""
-        for index in (0, *self.others):
+        for index in (0, *self.ends.others):
             documents.look_anew(protocol.node_directory(self.directory, index))
 
     def begun(self) -> bool:
         """Return whether a supervisor took this attempt on each of its nodes."""
-        return all(self.begun_on(at) for at in (0, *self.others))
+        return all(self.begun_on(at) for at in (0, *self.ends.others))
 
     def begun_on(self, index: int) -> bool:
         """Return whether a supervisor took this attempt on a node."""

@@ -42,6 +42,11 @@ class Ends:
     own : OwnDocuments
         The documents in its directory.
     last_step : LastStep
+
+    Attributes
+    ----------
+    nodes : dict of int to str
+        Its nodes, by their indices. Others may come, and some go.
     """
 
     def __init__(
@@ -50,10 +55,14 @@ class Ends:
         self._directory = directory
         self._job = action.job
         self._op = action.op
-        self._nodes = tuple(action.alloc)
-        self._others = tuple(range(1, len(action.alloc)))
+        self.nodes = dict(enumerate(action.alloc))
         self._documents = own
         self._last_step = last_step
+
+    @property
+    def others(self) -> tuple[int, ...]:
+        """The indices of its nodes beside the first."""
+        return tuple([index for index in self.nodes if index])
 
     def ended(self) -> Ended | None:
         """Return how the attempt ended; None if no file says that it has."""
@@ -103,7 +112,7 @@ class Ends:
         """
         if "checkpoint" not in document:
             return True
-        ends = (self._exit(at) for at in self._others)
+        ends = (self._exit(at) for at in self.others)
         return all(end.get("suspended") is True for end in ends)
 
     def _code(self, document: Mapping[str, Any]) -> int | None:
@@ -117,7 +126,7 @@ class Ends:
         """Return what went wrong on another node, if all went well on the first."""
         if failed := self.failed_elsewhere():
             return failed
-        for index in self._others:
+        for index in self.others:
             if not self.ended_on(index):
                 why = f"it is unknown how it ended on its node {index}"
                 return Ended(self._job, self._op, Outcome.LOST, why=why)
@@ -125,23 +134,24 @@ class Ends:
 
     def failed_elsewhere(self) -> Ended | None:
         """Return how it failed on a node other than the first; None if it did not."""
-        for index in self._others:
+        for index in self.others:
             if why := _not_started(self._exit(index)):
                 why = f"{why}, on its node {index}"
                 return Ended(self._job, self._op, Outcome.EVICTED, why=why, never_ran=True)
-        if not any(self._failed_on(index) for index in self._others):
+        if not any(self._failed_on(index) for index in self.others):
             return None
         return self._first_failure()
 
     def failed_by_itself(self) -> Ended | None:
         """Return how it failed on one of several nodes before it was to suspend or end; or None."""
-        ends = [self._exit(at) for at in (0, *self._others)]
-        index = failed_by_itself(ends) if self._others else None
-        if index is None:
+        indices = (0, *self.others)
+        ends = [self._exit(at) for at in indices]
+        at = failed_by_itself(ends) if self.others else None
+        if at is None:
             return None
-        why = f"on its node {index}: {how_it_failed(ends[index], self._supervisor_log())}"
+        why = f"on its node {indices[at]}: {how_it_failed(ends[at], self._supervisor_log())}"
         return Ended(
-            self._job, self._op, Outcome.FAILED, exit_code(ends[index]), why=why,
+            self._job, self._op, Outcome.FAILED, exit_code(ends[at]), why=why,
             step=self._last_step.read(),
         )  # fmt: skip
 
@@ -156,17 +166,17 @@ class Ends:
 
     def _first_failure(self) -> Ended:
         """Return the first failure, which has caused the others."""
-        failures = [(at, found) for at in (0, *self._others) if (found := self._failed_on(at))]
+        failures = [(at, found) for at in (0, *self.others) if (found := self._failed_on(at))]
         index, first = min(failures, key=lambda each: instant(each[1], "main_ended_at") or math.inf)
         why = how_it_failed(first, self._supervisor_log())
-        why = f"on its node {index}: {why}" if self._others else why
+        why = f"on its node {index}: {why}" if self.others else why
         away = first.get("no_directory") is True
         code = exit_code(first)
         return Ended(self._job, self._op, Outcome.FAILED, code, why=why, never_ran=away)
 
     def _broken_gpus(self) -> dict[str, str]:
         """Return what is wrong with GPUs of the nodes where it failed, by node."""
-        ends = ((name, self._exit(at)) for at, name in enumerate(self._nodes))
+        ends = ((name, self._exit(at)) for at, name in self.nodes.items())
         said = ((name, broken_gpus(end)) for name, end in ends if end.get("exit_code") != 0)
         return {name: words for name, words in said if words}
 

@@ -29,6 +29,10 @@ from hpcext.training.torch.state import mapped
 BUCKET_BYTES = 1 << 20
 """Bytes of a bucket in which small tensors are sent; larger ones are sent alone, uncopied."""
 
+SILENT_S = 10
+"""Seconds after which another node that is silent counts as unreachable, if ranks may go on without
+it. The manager finds out which one it is."""
+
 _TENSOR = "hpcext.tensor"
 
 
@@ -114,6 +118,8 @@ class Member(Membership):
         )
         ranks = TorchRanks()
         self._sockets = connections.sockets() - before
+        if self.far and self.replaces:
+            connections.end_if_silent(self._sockets, SILENT_S)
         return ranks
 
     def abort(self) -> None:
