@@ -144,8 +144,9 @@ def completed(
     assert end(supervisor) == 0
     done = steps(stage)
     assert done == list(range(len(done)))
-    last = stage.log.read_text().splitlines()[-1].split()
-    assert last == ["end", str(len(done)), digest(len(done))]
+    # What its supervisor says of the way back may come later.
+    ends = [line.split() for line in whole_lines(stage.log) if line.startswith("end ")]
+    assert ends == [["end", str(len(done)), digest(len(done))]]
     assert not (stage.path / "1" / "images").exists()
 
 
