@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-ROOMS = ("local", "ranks", "pilot", "harvest", "lsf-pilot", "lsf-harvest")
+ROOMS = ("local", "ranks", "pilot", "harvest", "spread", "lsf-pilot", "lsf-harvest")
 
 
 def main() -> int:
@@ -95,12 +95,13 @@ def room_of(kind: str, seed: int) -> Any:
     from virtual import room
 
     assert room
-    from virtual import lsf_room, ranks, slurm_room
+    from virtual import lsf_room, ranks, slurm_room, spread_room
 
     return {
         "ranks": ranks.RanksRoom,
         "pilot": slurm_room.SlurmRoom,
         "harvest": slurm_room.HarvestRoom,
+        "spread": spread_room.HarvestRoom,
         "lsf-pilot": lsf_room.LsfRoom,
         "lsf-harvest": lsf_room.HarvestRoom,
     }[kind](seed)

@@ -63,6 +63,10 @@ class BatchRoom(room.Room):
     """
 
     obeys_s, hands_over_s = 15.0, math.inf
+    counts: ClassVar = (1, 3)
+    """How many nodes there are."""
+
+    steps_of: ClassVar = STEPS
     batch: ClassVar[str]
     """The name of the backend."""
 
@@ -80,7 +84,7 @@ class BatchRoom(room.Room):
         kernel, chance = self.kernel, self.kernel.chance
         # What a process remembers is the process's: none of it is from another room.
         runner._warned_s[0] = -float("inf")
-        self.count = chance.randint(1, 3)
+        self.count = chance.randint(*self.counts)
         names = ["login", *(f"n{at}" for at in range(1, self.count + 1))]
         login, *workers = nodes.cluster(kernel, names, chance.choice([0.0, 1.0, nodes.STALE_S]))
         self.machine, self.workers = login, workers
@@ -214,7 +218,7 @@ class BatchRoom(room.Room):
         chosen = random.Random(self.seed)
         self.plan = self.faults.draw(chosen) if plan is None else list(plan)
         kernel.most_pids = chance.choice([40, 32_768])
-        steps = steps or chance.randint(*STEPS)
+        steps = steps or chance.randint(*self.steps_of)
         self._prepare(steps)
         self._break_a_node(chosen=plan is None)
         self.faults.befall(self.plan)
@@ -234,14 +238,17 @@ class BatchRoom(room.Room):
         self.jobs = chance.randint(1, 3)
         self.save_every, self.step_s = chance.randint(1, 7), chance.choice([0.25, 0.5])
         self._report_s = chance.choice([1.0, 4.0, 60.0])
-        self.specs = native.some(
-            jobs(self.jobs, steps, self.gpus, self.count, chance), self.kinds()
-        )
+        self.specs = self._specs(steps)
         self._limit = chance.choice(["", "1", "2"])
         self._requeue = chance.random() < 0.8
         self._lead_s = chance.choice([10.0, 25.0])
         self._begun = False
         self._user = self.as_user(self._submit)
+
+    def _specs(self, steps: int) -> list[JobSpec]:
+        """Return the jobs of the pilot."""
+        found = jobs(self.jobs, steps, self.gpus, self.count, self.kernel.chance)
+        return native.some(found, self.kinds())
 
     def _submit(self) -> None:
         """Do what ``hpcext pilot submit`` does."""
@@ -360,15 +367,14 @@ class HarvestRoom(BatchRoom):
     """One seed: a harvester on the login node, which leases idle nodes until others want them."""
 
     script_is_srun = True
+    policy: ClassVar = "marble"
 
     def _prepare(self, steps: int) -> None:
         chance = self.kernel.chance
         self.jobs = chance.randint(1, 3)
         self.save_every, self.step_s = chance.randint(1, 7), chance.choice([0.25, 0.5])
         self._report_s = chance.choice([1.0, 4.0])
-        self.specs = native.some(
-            jobs(self.jobs, steps, self.gpus, self.count, chance), self.kinds()
-        )
+        self.specs = self._specs(steps)
         self._terms = Terms(
             partition="harvest", system=self.batch, gpus=self.gpus,
             least_s=chance.choice([60.0, 180.0]), idle_s=chance.choice([10.0, 60.0]),
@@ -394,7 +400,7 @@ class HarvestRoom(BatchRoom):
                     harvest=self._terms,
                 ),
                 settings=Settings(
-                    policy="marble", state_dir=Path(f"{HOME}/state"), batch=self.batch,
+                    policy=self.policy, state_dir=Path(f"{HOME}/state"), batch=self.batch,
                     report_interval_s=self._report_s,
                 ),
                 where="jobs.toml", directory=Path(PILOT),

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections import defaultdict
+import random
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from virtual import calls, faults, loading, room, training
-from virtual.group import Group, Meeting
+from virtual.group import Broken, Group, Meeting
 
 from hpcext import protocol
 from hpcext.jobspec import Gpus, JobSpec
 from hpcext.launch import ranks as launcher
+from hpcext.rendezvous import REPAIRS, Rendezvous
 from hpcext.rendezvous import Group as Next
-from hpcext.rendezvous import Rendezvous
 from hpcext.training import resizing
 from hpcext.training.membership import Membership
 from hpcext.training.ranks import Ranks
 from hpcext.training.resizing import Sent
 
 if TYPE_CHECKING:
-    import random
-
     from virtual.kernel import Process
 
 tempfile: Any = loading.module("tempfile")
-LAUNCH = (room.PYTHON, "-I", "-S", launcher.__file__, "0")
-"""What ``hpcext launch`` runs, before the command of a rank."""
+LAUNCH = (room.PYTHON, "-I", "-S", launcher.__file__)
+"""What ``hpcext launch`` runs, before the number of ranks and the command of one."""
+REPLACES = 0.4
+"""How many trainings go on without ranks that die, and get new ones."""
+REPAIR_S = 60.0
+"""Seconds within which ranks that cannot reach others hear which have died."""
 REFUSES = 0.1
 """How many trainings cannot change in place, which they find out when they are to."""
 SHRINKS_S = 5.0
@@ -87,11 +91,26 @@ class InPlace(resizing.InPlace):
         """Receive, on a new rank, what rank 0 sends."""
         return Sent(json.loads(self.coordinator.ranks.broadcast(b"")), None)
 
+    def mend(
+        self, regroup: Callable[[Ranks], object], facts: Callable[[], Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """Go on without ranks that have died; return the last step that one of the others made."""
+        self._member.cut()
+        group = self._member.repair(REPAIR_S)
+        if group is None:
+            raise Broken(f"rank {self._member.rank}: none has died")
+        self._stall.begin()
+        self._member.leave()
+        regroup(self._member.form(group))
+        return {"step": -self.coordinator.ranks.smallest(-int(facts()["step"]))}
+
 
 class Training(training.Training):
     """One rank."""
 
-    _room: RanksRoom
+    _room: Any
+    _made = 0
+    _announced = False
 
     def _join(self, launch: Any) -> Ranks:
         attempt, environ = self._attempt, self._process.environ
@@ -104,8 +123,12 @@ class Training(training.Training):
         # As a session that finds out with its first validation.
         self._resizing = InPlace(member, lambda: refuses and self._coordinator.step > 1)
         self._resizing.attach(self._coordinator, None)  # type: ignore[arg-type]
-        held = self._asked()["gpus"] if begun else launch["gpus"]
-        launch["holds"] = [held[member.rank]]
+        if place.joins % REPAIRS:
+            # In place of one that has died: whose GPU it has only the launcher knows.
+            launch["holds"] = self._has() or launch["gpus"]
+        else:
+            held = self._asked()["gpus"] if begun else launch["gpus"]
+            launch["holds"] = [held[member.rank]]
         self._room.checks.takes(*job, self._process, launch)
         if member.rank == 0 and not refuses:
             self._room.sizes[job] = member.group.size
@@ -115,20 +138,55 @@ class Training(training.Training):
         path = self._attempt.report_dir / protocol.RESCALE_FILE
         return json.loads(path.read_bytes())
 
+    def _has(self) -> Any:
+        path = self._attempt.report_dir / protocol.RESCALED_FILE
+        return json.loads(path.read_bytes())["gpus"] if path.exists() else []
+
     def _begin(self, ranks: Ranks) -> int:
         facts = self._resizing.join(self._coordinator.regroup)
         return super()._begin(ranks) if facts is None else int(facts["step"])
 
     def _boundary(self) -> None:
-        ranks, step = self._coordinator.ranks, self._coordinator.step
-        if ranks.smallest(step) != step:
-            self._room.checks.wrong(f"{self._process!r} is at step {step}, and others are not")
-        super()._boundary()
+        ranks = self._coordinator.ranks
+        try:
+            self._meet(ranks)
+        except Broken:
+            if not self._announced:
+                raise
+            self._outlive()
+        else:
+            super()._boundary()
         now = self._coordinator.ranks
         if now is not ranks and now.rank == 0:
             job = self._attempt.job_id
             self._room.kernel.tell(f"job {job} had {ranks.size} ranks, and has {now.size}")
             self._room.sizes[job, self._attempt.attempt] = now.size
+
+    def _meet(self, ranks: Ranks) -> None:
+        step = self._coordinator.step
+        if ranks.smallest(step) != step:
+            self._room.checks.wrong(f"{self._process!r} is at step {step}, and others are not")
+        self._made += 1
+        member = self._resizing.member  # type: ignore[attr-defined]
+        if self._made > 1 and ranks.size > 1 and member.replaces and not self._announced:
+            # A session does so once it has seen a step; on a full disk it tries again.
+            with contextlib.suppress(OSError):
+                if ranks.rank == 0:
+                    member.mends()
+                self._announced = True
+
+    def _outlive(self) -> None:
+        """Go on without ranks that have died, from the last step that any rank has made."""
+        coordinator, before = self._coordinator, self._coordinator.ranks.size
+        facts = lambda: {"step": coordinator.step}  # noqa: E731
+        found = self._resizing.mend(coordinator.regroup, facts)
+        assert found is not None
+        if found["step"] > coordinator.step:
+            self._did(int(found["step"]))
+        job, lost = self._attempt.job_id, before - coordinator.ranks.size
+        if coordinator.ranks.rank == 0:
+            self._room.kernel.tell(f"job {job} goes on without {lost} ranks that were lost")
+        self._room.mended[job] += 1
 
 
 class Faults(faults.Faults):
@@ -136,7 +194,13 @@ class Faults(faults.Faults):
 
     def draw(self, chance: random.Random) -> list[faults.Fault]:
         """Draw what is to happen."""
-        return faults.draw(chance, WEIGHTS, self.until_s)
+        plan = faults.draw(chance, WEIGHTS, self.until_s)
+        # After all that was drawn, which is as it was before any rank was replaced.
+        if chance.random() < REPLACES:
+            for _ in range(chance.randint(1, 3)):
+                at_s, bits = chance.uniform(1.0, self.until_s), chance.getrandbits(32)
+                plan.append(faults.Fault(at_s, "kill_training", bits))
+        return sorted(plan)
 
     def resize(self) -> None:
         """Ask for another number of GPUs."""
@@ -158,8 +222,8 @@ class Faults(faults.Faults):
             self._room.checks.stopped(process, seconds)
 
 
-class RanksRoom(room.Room):
-    """A room with a local pilot whose trainings ``hpcext launch`` starts.
+class Launches(room.Room):
+    """A room of whose trainings ``hpcext launch`` starts some.
 
     Attributes
     ----------
@@ -167,19 +231,17 @@ class RanksRoom(room.Room):
         Job, attempt and number of a group → where its ranks meet.
     sizes : dict
         Job and attempt → ranks, of those that can change in place.
+    mended : Counter
+        Job → how often a rank has gone on without others.
     """
-
-    steps_of, gpus_of = (4, 14), (2, 4)
 
     def __init__(self, seed: int) -> None:
         self.meetings: dict[tuple[str, int, int], Meeting] = defaultdict(Meeting)
         # It remembers both, from one play to the next.
         tempfile.tempdir, tempfile._name_sequence = "/tmp", None
         self.sizes: dict[tuple[str, int], int] = {}
+        self.mended: Counter[str] = Counter()
         super().__init__(seed)
-
-    def _faults(self) -> faults.Faults:
-        return Faults(self)
 
     def _program(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:
         if len(argv) > len(LAUNCH) and argv[3] == launcher.__file__:
@@ -189,12 +251,24 @@ class RanksRoom(room.Room):
     def _launcher(self, process: Process) -> int:
         process.name = "launcher"
         self.begin(0.02, 0.1, 1.0)
-        return launcher.launch(process.argv[5:], int(process.argv[4]), protocol.environ())
+        number, said, losses = process.argv[4].partition("+")
+        replace = int(losses) if said else None
+        environ = protocol.environ()
+        return launcher.launch(process.argv[5:], int(number), environ, replace=replace)
 
     def _train(self, process: Process) -> int:
-        if process.environ.get("HPCEXT_RENDEZVOUS"):
+        if process.environ.get("HPCEXT_LAUNCHER"):
             return training.train(self, process, Training)
         return super()._train(process)
+
+
+class RanksRoom(Launches):
+    """A room with a local pilot whose trainings ``hpcext launch`` starts."""
+
+    steps_of, gpus_of = (4, 14), (2, 4)
+
+    def _faults(self) -> faults.Faults:
+        return Faults(self)
 
     def did(self, job: str, attempt: int, step: int, process: Process) -> None:
         """Note a step, and check that a training which is to have fewer ranks gives them up."""
@@ -212,9 +286,15 @@ class RanksRoom(room.Room):
     def _of_kinds(self, specs: list[JobSpec]) -> list[JobSpec]:
         """Have most of the trainings be of several ranks."""
         chance = self.kinds()
-        return [
+        found = [
             _of_ranks(spec) if trains(spec) and chance.random() < SEVERAL else spec
             for spec in specs
+        ]
+        # After all that was drawn, which is as it was before any was replaced.
+        replaced = random.Random(f"replaced {self.seed}")
+        return [
+            _replacing(spec, replaced.randint(1, 3)) if replaced.random() < REPLACES else spec
+            for spec in found
         ]
 
 
@@ -223,8 +303,16 @@ def trains(spec: JobSpec) -> bool:
     return spec.command[0] == "train" and spec.command[1] != "fails"
 
 
+def _replacing(spec: JobSpec, ranks: int) -> JobSpec:
+    """Have a training of ranks go on without some that die."""
+    if spec.command[: len(LAUNCH)] != LAUNCH:
+        return spec
+    command = (*LAUNCH, f"0+{ranks}", *spec.command[len(LAUNCH) + 1 :])
+    return msgspec.structs.replace(spec, command=command)
+
+
 def _of_ranks(spec: JobSpec) -> JobSpec:
     return msgspec.structs.replace(
-        spec, command=(*LAUNCH, *spec.command), gpus=Gpus(1, MOST_GPUS),
+        spec, command=(*LAUNCH, "0+0", *spec.command), gpus=Gpus(1, MOST_GPUS),
         scaling={1: 1.0, 2: 1.6, MOST_GPUS: 2.0},
     )  # fmt: skip

@@ -122,9 +122,22 @@ def test_nothing_is_lost_while_ranks_come_and_go() -> None:
 
 def test_ranks_come_and_go() -> None:
     """Otherwise nothing is tried there."""
-    code, said = play("163", "--room=ranks")
+    code, said = play("10", "--room=ranks")
     assert code == 0, said
     assert "had 3 ranks, and has 2" in said
+
+
+@pytest.mark.parametrize(("room", "seed"), [("ranks", 197), ("spread", 38)])
+def test_ranks_that_are_lost_are_done_without(room: str, seed: int) -> None:
+    """Otherwise nothing is tried there, either."""
+    code, said = play(str(seed), f"--room={room}")
+    assert code == 0, said
+    assert "goes on without 1 ranks that were lost" in said
+
+
+def test_nothing_is_lost_while_nodes_of_trainings_come_and_go() -> None:
+    code, said = play("0-14", "--room=spread")
+    assert code == 0, said
 
 
 def test_a_seed_is_played_again_to_the_bit() -> None:
@@ -215,7 +228,7 @@ def test_every_planted_bug_is_found() -> None:
     ("room", "seeds"),
     [
         ("local", "0-19999"), ("pilot", "0-1999"), ("harvest", "0-1999"), ("lsf-pilot", "0-1999"),
-        ("lsf-harvest", "0-1999"),
+        ("lsf-harvest", "0-1999"), ("ranks", "0-1999"), ("spread", "0-999"),
     ],
 )  # fmt: skip
 @pytest.mark.timeout(7200)

@@ -64,13 +64,10 @@ class Training:
         coordinator.step, coordinator.done = step, float(step)
         coordinator.begin()
         coordinator.reporter.register(in_place=self._resizing.possible)
-        while step < self._steps:
+        while coordinator.step < self._steps:
             calls.sleep(self._room.step_s * self._room.kernel.chance.uniform(0.5, 1.5))
-            step += 1
-            if coordinator.ranks.rank == 0:
-                self._room.did(attempt.job_id, attempt.attempt, step, self._process)
-            coordinator.stepped(step, float(step))
-            if step < self._steps:
+            self._did(coordinator.step + 1)
+            if coordinator.step < self._steps:
                 self._boundary()
         self._resizing.finishing()
         coordinator.save_last(self._write)
@@ -96,6 +93,13 @@ class Training:
         """Restore the newest checkpoint; return its step."""
         step = self._restore(self._coordinator.store) if ranks.rank == 0 else 0
         return int(ranks.broadcast(str(step).encode()))
+
+    def _did(self, step: int) -> None:
+        """Note that a step is made, of which rank 0 keeps the account."""
+        coordinator, attempt = self._coordinator, self._attempt
+        if coordinator.ranks.rank == 0:
+            self._room.did(attempt.job_id, attempt.attempt, step, self._process)
+        coordinator.stepped(step, float(step))
 
     def _boundary(self) -> None:
         """Do between two steps what all ranks agree on."""

@@ -1,0 +1,73 @@
+"""Rooms in which trainings on leases have ranks on several nodes, which come, go, and are lost."""
+
+from __future__ import annotations
+
+import random
+from typing import ClassVar
+
+import msgspec
+from virtual import faults, slurm_room
+from virtual.ranks import LAUNCH, Launches, trains
+from virtual.slurm_faults import SlurmFaults
+
+from hpcext import policies
+from hpcext.jobspec import Gpus, JobSpec, Nodes
+
+SPREAD = 0.8
+"""How many trainings have ranks on as many nodes as there are for them."""
+GAIN = 0.9
+"""What each further node is worth to them."""
+
+
+class Faults(SlurmFaults):
+    """What befalls them: above all, nodes are lost without notice."""
+
+    until_s = 60.0
+    weights: ClassVar = {
+        **SlurmFaults.weights, "lose_node": 10, "kill_agent": 6, "kill_training": 4,
+    }  # fmt: skip
+
+    def draw(self, chance: random.Random) -> list[faults.Fault]:
+        """Draw what is to happen."""
+        losses = [
+            faults.Fault(chance.uniform(8.0, 45.0), "kill_agent", chance.getrandbits(32))
+            for _ in range(chance.randint(0, 2))
+        ]
+        return sorted([*super().draw(chance), *losses])
+
+    def kill_agent(self) -> None:
+        """Kill the agent of a lease, with all on its node."""
+        if process := self._some("agent"):
+            self._tell(f"{process!r} is killed, with all on its node")
+            self._harm_all()
+            for each in list(process.machine.processes.values()):
+                if each.name in {"agent", "supervisor", "launcher", "training", "daemon", "stray"}:
+                    each.signal(9)
+
+
+# It is asked in the manager's process: a room has no other for it.
+policies.POLICIES["equal_share"] = policies.POLICIES["equal_share"]._replace(quick=True)
+
+
+class HarvestRoom(Launches, slurm_room.HarvestRoom):
+    """One seed: a harvester of nodes of a Slurm, whose trainings change them in place."""
+
+    counts: ClassVar = (2, 4)
+    steps_of: ClassVar = (40, 100)
+    policy: ClassVar = "equal_share"
+    kind_of_faults: ClassVar = Faults
+
+    def _specs(self, steps: int) -> list[JobSpec]:
+        chance = random.Random(f"spread {self.seed}")
+        return [
+            self._spread(spec) if trains(spec) and chance.random() < SPREAD else spec
+            for spec in super()._specs(steps)
+        ]
+
+    def _spread(self, spec: JobSpec) -> JobSpec:
+        gpus = self.gpus
+        nodes = range(1, self.count + 1)
+        return msgspec.structs.replace(
+            spec, command=(*LAUNCH, "0", *spec.command), gpus=Gpus(gpus, gpus),
+            nodes=Nodes(1, self.count), scaling={gpus * at: at**GAIN for at in nodes},
+        )  # fmt: skip
