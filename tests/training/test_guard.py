@@ -14,10 +14,12 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
+from hpcext.rendezvous import Rendezvous
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.feature import Feature
 from hpcext.training.loop import Loop
 from hpcext.training.torch import Session
+from hpcext.training.torch.group import Member
 from hpcext.training.torch.mending import Guard
 from hpcext.training.torch.parallel import Parallel
 from hpcext.training.torch.state import TorchState
@@ -222,3 +224,11 @@ def test_who_is_alone_keeps_nothing() -> None:
     stage.guard.coordinator.ranks.size = 1
     stage.step()
     assert stage.guard._before is None
+
+
+@pytest.mark.parametrize(("device", "replaces"), [("cpu", True), ("cuda", False)])
+def test_no_rank_on_a_gpu_is_replaced(tmp_path: Path, device: str, replaces: bool) -> None:
+    """Nor does a model there average its gradients in another way for that."""
+    place = Rendezvous(tmp_path, replaces=True)
+    member = Member(place, rank=0, size=2, device=torch.device(device))
+    assert member.replaces is replaces

@@ -121,7 +121,6 @@ class Session(Balances, BaseSession):
         if self.training.keeper is None:
             return "nothing is saved"
         if self.device.type == "cuda":
-            # After an abort of NCCL the kernels behind it go on, with gradients of no meaning.
             return "the ranks communicate by NCCL"
         if self._torch.state.sharded:
             return "the model is sharded"

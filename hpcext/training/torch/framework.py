@@ -91,9 +91,11 @@ class Torch(Framework):
         alone = self.coordinator.ranks.size == 1 and self.member is None
         if alone or not any(p.requires_grad for p in model.parameters()):
             return model
+        # A deterministic step exchanges more than gradients, and cannot be made again.
+        guarded = self.member is not None and self.member.replaces and not self.deterministic
         parallel = Parallel(
             model,
-            guard=self.guard if self.member is not None and self.member.replaces else None,
+            guard=self.guard if guarded else None,
             device_ids=[self.device] if self.device.type == "cuda" else None,
             # Otherwise the buckets are rebuilt after the first step, once per attempt, so that
             # gradients are added in another order and differ in the last bit.

@@ -61,6 +61,12 @@ class Member(Membership):
         self._services: list[Door | LocalDoor] = []
         self._sockets: set[int] = set()
 
+    @property
+    def replaces(self) -> bool:
+        """Whether ranks that die are replaced, which is not possible on GPUs so far."""
+        # After an abort of NCCL the kernels behind it go on, with gradients of no meaning.
+        return super().replaces and self._device.type != "cuda"
+
     @classmethod
     def here(cls, device: torch.device) -> Member | None:
         """Make this process a member; None if it was started otherwise, or has its own group."""

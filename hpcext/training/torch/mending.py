@@ -142,6 +142,9 @@ class Guard(Feature):
             if self.coordinator.ranks.rank == 0:
                 member.mends()
             self._announced = True
+            if member.far and self.coordinator.ranks.rank:
+                # Once rank 0 has aborted, the operations of all others end with errors.
+                return
             threading.Thread(target=self._watch, name="hpcext-guard", daemon=True).start()
 
     # A step.
