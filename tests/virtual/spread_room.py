@@ -35,6 +35,22 @@ class Faults(SlurmFaults):
         ]
         return sorted([*super().draw(chance), *losses])
 
+    def _harm_all(self) -> None:
+        super()._harm_all()
+        # Ranks on several nodes begin one after the other: what was harmed may be about to begin.
+        for job in range(1, self._room.jobs + 1):
+            self._room.checks.harmed(str(job), soon=True)
+
+    def cancel_allocation(self) -> None:
+        """Have the user cancel a lease, whose srun then ends what runs there at once."""
+        self._harm_all()
+        super().cancel_allocation()
+
+    def requeue_allocation(self) -> None:
+        """Have the user requeue one, with the same effect."""
+        self._harm_all()
+        super().requeue_allocation()
+
     def kill_agent(self) -> None:
         """Kill the agent of a lease, with all on its node."""
         if process := self._some("agent"):
