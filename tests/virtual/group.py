@@ -63,6 +63,10 @@ class Group(Ranks):
             raise Broken(f"rank {self.rank}: others are gone")
         return [turn[rank] for rank in range(self.size)]
 
+    def members(self) -> list[Process]:
+        """Return the processes of all ranks."""
+        return list(self._meeting.members.values())
+
     def exchange(self, requests: Control) -> Control:
         """Return the largest of all requests."""
         return Control(*map(max, zip(*self._all(requests), strict=True)))

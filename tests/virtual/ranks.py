@@ -24,13 +24,16 @@ from hpcext.training.ranks import Ranks
 from hpcext.training.resizing import Sent
 
 if TYPE_CHECKING:
-    from virtual.kernel import Process
+    from virtual.kernel import Machine, Process
 
 tempfile: Any = loading.module("tempfile")
 LAUNCH = (room.PYTHON, "-I", "-S", launcher.__file__)
 """What ``hpcext launch`` runs, before the number of ranks and the command of one."""
 REPLACES = 0.4
 """How many trainings go on without ranks that die, and get new ones."""
+SURE = 4
+"""After so many steps of a group all of its ranks have said that they do so."""
+
 REPAIR_S = 60.0
 """Seconds within which ranks that cannot reach others hear which have died."""
 REFUSES = 0.1
@@ -130,6 +133,8 @@ class Training(training.Training):
             held = self._asked()["gpus"] if begun else launch["gpus"]
             launch["holds"] = [held[member.rank]]
         self._room.checks.takes(*job, self._process, launch)
+        if member.rank == 0 and not begun:
+            self._room.sure.pop(attempt.job_id, None)
         if member.rank == 0 and not refuses:
             self._room.sizes[job] = member.group.size
         return member.ranks()
@@ -147,18 +152,22 @@ class Training(training.Training):
         return super()._begin(ranks) if facts is None else int(facts["step"])
 
     def _boundary(self) -> None:
-        ranks = self._coordinator.ranks
+        ranks, agreed = self._coordinator.ranks, None
         try:
             self._meet(ranks)
+            agreed = self._coordinator.agree(self._resizing.next_group())
+            self._act(agreed)
         except Broken:
-            if not self._announced:
+            leaves = agreed is not None and (agreed.suspend or agreed.resize)
+            if leaves or not self._announced:
                 raise
             self._outlive()
-        else:
-            super()._boundary()
         now = self._coordinator.ranks
+        if now is not ranks:
+            self._made = 0
         if now is not ranks and now.rank == 0:
             job = self._attempt.job_id
+            self._room.sure.pop(job, None)
             self._room.kernel.tell(f"job {job} had {ranks.size} ranks, and has {now.size}")
             self._room.sizes[job, self._attempt.attempt] = now.size
 
@@ -167,6 +176,10 @@ class Training(training.Training):
         if ranks.smallest(step) != step:
             self._room.checks.wrong(f"{self._process!r} is at step {step}, and others are not")
         self._made += 1
+        if self._made > SURE and ranks.rank == 0 and isinstance(ranks, Group) and self._announced:
+            there = {each.machine for each in ranks.members()}
+            here = self._process.machine
+            self._room.sure[self._attempt.job_id] = here, there - {here}
         member = self._resizing.member  # type: ignore[attr-defined]
         if self._made > 1 and ranks.size > 1 and member.replaces and not self._announced:
             # A session does so once it has seen a step; on a full disk it tries again.
@@ -233,6 +246,8 @@ class Launches(room.Room):
         Job and attempt → ranks, of those that can change in place.
     mended : Counter
         Job → how often a rank has gone on without others.
+    sure : dict
+        Job → the node of its first rank, and those of the others, if it goes on without these.
     """
 
     def __init__(self, seed: int) -> None:
@@ -241,6 +256,7 @@ class Launches(room.Room):
         tempfile.tempdir, tempfile._name_sequence = "/tmp", None
         self.sizes: dict[tuple[str, int], int] = {}
         self.mended: Counter[str] = Counter()
+        self.sure: dict[str, tuple[Machine, set[Machine]]] = {}
         super().__init__(seed)
 
     def _program(self, argv: Sequence[str]) -> Callable[[Process], int | None] | None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
-from typing import ClassVar
+from collections.abc import Collection
+from typing import Any, ClassVar
 
 import msgspec
 from virtual import faults, slurm_room
+from virtual.kernel import Machine
 from virtual.ranks import LAUNCH, Launches, trains
+from virtual.room import PILOT
 from virtual.slurm_faults import SlurmFaults
 
-from hpcext import policies
+from hpcext import policies, protocol
 from hpcext.jobspec import Gpus, JobSpec, Nodes
+
+CALM = 0.3
+"""In how many rooms in which nodes are lost nothing else happens, so that nothing excuses a loss of
+steps."""
 
 SPREAD = 0.8
 """How many trainings have ranks on as many nodes as there are for them."""
@@ -33,13 +41,21 @@ class Faults(SlurmFaults):
             faults.Fault(chance.uniform(8.0, 45.0), "kill_agent", chance.getrandbits(32))
             for _ in range(chance.randint(0, 2))
         ]
-        return sorted([*super().draw(chance), *losses])
+        rest = super().draw(chance)
+        return sorted(losses if losses and chance.random() < CALM else [*rest, *losses])
 
-    def _harm_all(self) -> None:
+    def _is_calm(self) -> bool:
+        """Return whether nothing else happens."""
+        return all(fault.what == "kill_agent" for fault in self._room.plan)
+
+    def _harm_all(self, but: Collection[str] = ()) -> None:
+        checks = self._room.checks
+        kept = set(but) - checks._harmed
         super()._harm_all()
+        checks._harmed -= kept
         # Ranks on several nodes begin one after the other: what was harmed may be about to begin.
-        for job in range(1, self._room.jobs + 1):
-            self._room.checks.harmed(str(job), soon=True)
+        for job in {str(at) for at in range(1, self._room.jobs + 1)} - set(but):
+            checks.harmed(job, soon=True)
 
     def cancel_allocation(self) -> None:
         """Have the user cancel a lease, whose srun then ends what runs there at once."""
@@ -55,7 +71,8 @@ class Faults(SlurmFaults):
         """Kill the agent of a lease, with all on its node."""
         if process := self._some("agent"):
             self._tell(f"{process!r} is killed, with all on its node")
-            self._harm_all()
+            sure = self._room.outlives(process.machine) if self._is_calm() else set()
+            self._harm_all(sure)
             for each in list(process.machine.processes.values()):
                 if each.name in {"agent", "supervisor", "launcher", "training", "daemon", "stray"}:
                     each.signal(9)
@@ -72,6 +89,26 @@ class HarvestRoom(Launches, slurm_room.HarvestRoom):
     steps_of: ClassVar = (40, 100)
     policy: ClassVar = "equal_share"
     kind_of_faults: ClassVar = Faults
+
+    def outlives(self, lost: Machine) -> set[str]:
+        """Return the jobs that must lose no step if this node is lost."""
+        found = set()
+        for job, (first, others) in list(self.sure.items()):
+            if lost in others or lost is first:
+                del self.sure[job]
+            if lost is not first and not self._changes(job):
+                found.add(job)
+        return found
+
+    def _changes(self, job: str) -> bool:
+        """Return whether the ranks of a job are to change: then all end with one that is lost."""
+        there: Any = self.disk.find(f"{PILOT}/jobs/{job}").entries  # type: ignore[attr-defined]
+        attempt = there[max(name for name in there if name.startswith("attempt-"))].entries
+        asked, answered = (
+            json.loads(bytes(attempt[name].data))["resize"] if name in attempt else 0
+            for name in (protocol.RESCALE_FILE, protocol.RESCALED_FILE)
+        )
+        return bool(asked != answered)
 
     def _specs(self, steps: int) -> list[JobSpec]:
         chance = random.Random(f"spread {self.seed}")

@@ -15,7 +15,7 @@ from hpcext import protocol
 from hpcext.training.checkpoint import CheckpointError, FencedError
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.feature import Resizing
-from hpcext.training.ranks import Ranks
+from hpcext.training.ranks import Control, Ranks
 
 if TYPE_CHECKING:
     from virtual.kernel import Process
@@ -103,8 +103,10 @@ class Training:
 
     def _boundary(self) -> None:
         """Do between two steps what all ranks agree on."""
+        self._act(self._coordinator.agree(self._resizing.next_group()))
+
+    def _act(self, agreed: Control) -> None:
         coordinator = self._coordinator
-        agreed = coordinator.agree(self._resizing.next_group())
         if agreed.suspend and not self._deaf:
             coordinator.suspend(self._write)
         elif agreed.save:
