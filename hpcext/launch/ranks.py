@@ -273,10 +273,10 @@ class Launcher(NodeRanks):
 
     def _why_not(self, place: Place) -> str:
         """Return why the others cannot go on without a rank; empty if they can."""
+        if self.rendezvous.host:
+            return "on several nodes only the ranks of a node that is lost are replaced"
         if not self.replace:
             return "no more ranks are to be replaced"
-        if self.rendezvous.host:
-            return "on several nodes only ranks of a node that is lost can be"
         if place.rank == 0:
             return "it was the first one"
         if self._change and self._change.proposed:

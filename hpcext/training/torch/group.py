@@ -29,9 +29,9 @@ from hpcext.training.torch.state import mapped
 BUCKET_BYTES = 1 << 20
 """Bytes of a bucket in which small tensors are sent; larger ones are sent alone, uncopied."""
 
-SILENT_S = 10
+SILENT_S = 30
 """Seconds after which another node that is silent counts as unreachable, if ranks may go on without
-it. The manager finds out which one it is."""
+it. The manager finds out which one it is. Shorter disturbances of a network are waited out."""
 
 _TENSOR = "hpcext.tensor"
 
