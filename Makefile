@@ -1,6 +1,6 @@
 # make demo       five training jobs share six GPU slots of this machine, a minute or two
 # make test       everything that continuous integration checks
-# make test-slow  the exhaustive tests, and properties with all of their examples
+# make test-slow  the exhaustive tests, properties with all of their examples, tests with all of their cases
 # make test-slurm the tests on a real Slurm: the one that is installed, or RELEASE=24.11, RELEASE=26.05;
 #                 CGROUPS=yes: one that confines jobs by cgroups
 # make accept PARTITION=P ABOVE=Q  what a site runs after an installation, on the Slurm or LSF in PATH
@@ -50,7 +50,7 @@ test-slow: test-environment
 	@.ci/venv programs,release
 	@# Slurm loads it by the name that only headers come with.
 	@ldconfig -p | grep -q 'libpmix\.so ' || .ci/install-packages :libpmix-dev
-	PATH="$(CURDIR)/$(BIN):$$PATH" pytest -m "slow or hypothesis"
+	PATH="$(CURDIR)/$(BIN):$$PATH" pytest -m "slow or hypothesis or cases"
 
 test-slurm: test-environment
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(if $(CGROUPS),TEST_SLURM_CGROUPS=1) \
