@@ -118,7 +118,11 @@ class Stage:
             if value := condition():
                 return value
             time.sleep(0.01)
-        raise AssertionError(f"waited {WAIT_S:g} s in vain for {what}")
+        raise AssertionError(f"waited {WAIT_S:g} s in vain for {what}\n{self.states()}")
+
+    def states(self) -> str:
+        """What each of its processes does, for a failure that may not recur."""
+        return "\n".join(doing(process) for process in self.processes())
 
     def processes(self) -> list[psutil.Process]:
         """Every process of this test that has not ended, by its environment or by its parent."""
@@ -153,8 +157,26 @@ class Stage:
 
 def end(process: subprocess.Popen[bytes]) -> int:
     """Wait for a supervisor's end; its exit code, which is not negative unless it was killed."""
-    process.communicate(timeout=WAIT_S)
+    try:
+        process.communicate(timeout=WAIT_S)
+    except subprocess.TimeoutExpired as error:
+        there = psutil.Process(process.pid)
+        lines = [doing(each) for each in (there, *there.children(recursive=True))]
+        raise AssertionError("\n".join([str(error), *lines])) from error
     return process.returncode
+
+
+def doing(process: psutil.Process) -> str:
+    """What a process does: its state, where it waits, its signals, its words."""
+    own = Path(f"/proc/{process.pid}")
+    try:
+        marks = ("State", "PPid", "Threads", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt")
+        lines = (own / "status").read_text().splitlines()
+        said = [" ".join(line.split()) for line in lines if line.split(":")[0] in marks]
+        where = (own / "wchan").read_text()
+        return f"{process.pid}: {', '.join(said)}; in {where}; {process.cmdline()}"
+    except (OSError, psutil.Error) as error:
+        return f"{process.pid}: {error}"
 
 
 def runs(pid: int) -> bool:
