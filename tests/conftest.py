@@ -112,14 +112,15 @@ def _fewer_examples(items: list[pytest.Item]) -> None:
 
 def _fewer_cases(items: list[pytest.Item]) -> list[pytest.Item]:
     """Take out all but some of the cases of tests marked so, evenly spread; return the others."""
-    cases: dict[str, list[pytest.Item]] = {}
+    cases: dict[tuple[str, int], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("cases") and not item.get_closest_marker("slow"):
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        mark = item.get_closest_marker("cases")
+        if mark is not None and not item.get_closest_marker("slow"):
+            test = item.nodeid.partition("[")[0], mark.args[0]
+            cases.setdefault(test, []).append(item)
     left_out = set()
-    for found in cases.values():
-        (mark,) = {item.get_closest_marker("cases").args for item in found}  # type: ignore[union-attr]
-        few = min(mark[0], len(found))
+    for (_, most), found in cases.items():
+        few = min(most, len(found))
         kept = {index * len(found) // few for index in range(few)}
         left_out |= {item for index, item in enumerate(found) if index not in kept}
     items[:] = [item for item in items if item not in left_out]

@@ -13,6 +13,7 @@ nodes that come and go, and no more: who gets what is the policy's decision, as 
   ``ways/``, and holds on or falls back while it is away. ``missing.py`` says why there is no lease.
 - In each lease an agent (:mod:`hpcext.launch.agent`) starts the supervisors of an attempt's parts
   (``parts.py``), as ``executor.py`` asks it to by files, and gives the node back when it is wanted.
+  If ranks cannot reach each other, agents are called; one that is silent is gone (``calls.py``).
 - With ``--autoscale`` the book keeps as many nodes as are worth it
   (:mod:`hpcext.policies.autoscale`): a limit, and no second decision.
 """

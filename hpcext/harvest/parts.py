@@ -118,6 +118,10 @@ class Watch:
         wanted = self.files.sizes.requested_gpus()
         return not wanted or set(part.gpus) <= set(wanted)
 
+    def suspends(self) -> bool:
+        """Return whether the attempt has suspended itself."""
+        return os.path.lexists(self.files.directory / protocol.SUSPENDED_FILE)
+
     # What its ranks say where they meet.
 
     def outlives(self, part: Part) -> bool:
@@ -136,10 +140,6 @@ class Watch:
 
     def _rendezvous(self) -> Rendezvous:
         return Rendezvous(self.files.directory / SHARED, host=self.parts[0].node)
-
-    def suspends(self) -> bool:
-        """Return whether the attempt has suspended itself."""
-        return os.path.lexists(self.files.directory / protocol.SUSPENDED_FILE)
 
 
 def known(files: AttemptFiles, leases: Iterable[Lease]) -> list[Part]:

@@ -179,7 +179,9 @@ class Agent:
             signum = _wait()
             if signum in _NOTICES:
                 self._leave()
-            if not self._leaving:
+            if self._leaving:
+                self._names()
+            else:
                 self._look()
             for attempt in self._attempts.values():
                 attempt.look()
@@ -219,17 +221,19 @@ class Agent:
             file.unlink(missing_ok=True)
         return not self._attempts
 
-    def _look(self) -> None:
-        try:
+    def _names(self) -> list[str]:
+        """Return the names of the files of the lease, after a call among them is answered."""
+        names = []
+        with contextlib.suppress(OSError):
             # Opening a directory makes NFS look it up anew instead of using its cache (nfs(5)).
-            names = os.listdir(self._directory)
-        except OSError:
-            return
-        if CALL_FILE in names:
-            # That is possible on a full disk, too.
-            with contextlib.suppress(OSError):
+            names = sorted(os.listdir(self._directory))
+            if CALL_FILE in names:
+                # That is possible on a full disk, too.
                 os.unlink(self._directory / CALL_FILE)
-        for name in sorted(names):
+        return names
+
+    def _look(self) -> None:
+        for name in self._names():
             if name.startswith("run-") and name.endswith(".json") and name not in self._known:
                 self._known.add(name)
                 self._start(name)

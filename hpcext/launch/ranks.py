@@ -164,7 +164,7 @@ class Launcher(NodeRanks):
         if len(had) == len(self.nodes) and not request.lost.isdisjoint(had):
             # First the others go on without these.
             self._lost |= {rank for rank, gpu in enumerate(had) if gpu in request.lost}
-            stderr.say(f"launch: {', '.join(sorted(request.lost))} lost; the others go on without")
+            stderr.say(f"launch: lost {', '.join(sorted(request.lost))}; the other ranks go on")
             return None
         had = tuple(gpu for gpu in had if gpu not in request.lost)
         stay = tuple(rank for rank, gpu in enumerate(had) if gpu in request.gpus)

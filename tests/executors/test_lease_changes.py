@@ -298,12 +298,14 @@ def test_without_a_node_that_is_lost_not_all_go_on(stage: Stage, why: str) -> No
     assert json.loads((stage.files / protocol.ORDER_FILE).read_text())["order"] == "end"
 
 
-def test_ranks_that_are_cut_have_the_batch_system_asked_at_once(stage: Stage) -> None:
+def test_ranks_that_are_cut_have_the_batch_system_asked_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.act(Kind.START, "n1", "n2")
     ranks = mends(stage)
     stage.executor.book.look()
     asked: list[float] = []
-    stage.executor.book.hurry = lambda _: asked.append(1.0)  # type: ignore[method-assign]
+    monkeypatch.setattr(stage.executor.book, "hurry", lambda _: asked.append(1.0))
     stage.cycle(2)
     assert not asked
     ranks.cut(0)

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from stage import Stage
 
 pytest.register_assert_rewrite("as_is")
-
-from stage import Stage  # noqa: E402
 
 
 @pytest.fixture

@@ -116,6 +116,23 @@ def test_it_answers_calls(lease: Lease) -> None:
         wait_for(lambda: not call.exists(), "an answer")
 
 
+def test_it_answers_while_it_leaves(lease: Lease) -> None:
+    """Nobody is to take its node for lost while a training there saves itself."""
+    process = lease.start()
+    path = lease.attempt(1, sys.executable, "-c", SLEEP)
+    wait_for((path / protocol.SUPERVISOR_FILE).exists, "its start")
+    supervisor = json.loads((path / protocol.SUPERVISOR_FILE).read_text())
+    stopped = psutil.Process(supervisor["pid"])
+    stopped.suspend()
+    process.send_signal(signal.SIGTERM)
+    wait_for((lease.path / agent.LEAVING_FILE).exists, "its notice")
+    call = lease.path / agent.CALL_FILE
+    call.touch()
+    wait_for(lambda: not call.exists(), "an answer")
+    stopped.resume()
+    assert process.wait(60) == 0
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT, signal.SIGTSTP])
 def test_a_node_that_is_wanted_back_is_left_at_once(lease: Lease, signum: int) -> None:
     process = lease.start()

@@ -180,7 +180,8 @@ class Training(training.Training):
             there = {each.machine for each in ranks.members()}
             here = self._process.machine
             self._room.sure[self._attempt.job_id] = here, there - {here}
-        member = self._resizing.member  # type: ignore[attr-defined]
+        assert isinstance(self._resizing, InPlace)
+        member = self._resizing.member
         if self._made > 1 and ranks.size > 1 and member.replaces and not self._announced:
             # A session does so once it has seen a step; on a full disk it tries again.
             with contextlib.suppress(OSError):
@@ -191,8 +192,7 @@ class Training(training.Training):
     def _outlive(self) -> None:
         """Go on without ranks that have died, from the last step that any rank has made."""
         coordinator, before = self._coordinator, self._coordinator.ranks.size
-        facts = lambda: {"step": coordinator.step}  # noqa: E731
-        found = self._resizing.mend(coordinator.regroup, facts)
+        found = self._resizing.mend(coordinator.regroup, lambda: {"step": coordinator.step})
         assert found is not None
         if found["step"] > coordinator.step:
             self._did(int(found["step"]))

@@ -102,8 +102,9 @@ class HarvestRoom(Launches, slurm_room.HarvestRoom):
 
     def _changes(self, job: str) -> bool:
         """Return whether the ranks of a job are to change: then all end with one that is lost."""
-        there: Any = self.disk.find(f"{PILOT}/jobs/{job}").entries  # type: ignore[attr-defined]
-        attempt = there[max(name for name in there if name.startswith("attempt-"))].entries
+        there: Any = self.disk.find(f"{PILOT}/jobs/{job}")
+        last = max(name for name in there.entries if name.startswith("attempt-"))
+        attempt = there.entries[last].entries
         asked, answered = (
             json.loads(bytes(attempt[name].data))["resize"] if name in attempt else 0
             for name in (protocol.RESCALE_FILE, protocol.RESCALED_FILE)
