@@ -57,7 +57,9 @@ declined) and ``waits_to_save`` (true: it has ended, and retries its final check
 Once a training has made enough steps for a usual duration, it is in ``step_s``: the 99th percentile
 and the longest of its steps in this attempt, in seconds; before that it is null.
 
-``beforehand`` has modules that can be imported before the script of the next attempt begins.
+``beforehand`` is empty, or has ``modules`` that can be imported before the script of the next
+attempt begins, and what a manager has to see explained by their import: ``environ``, variables that
+have changed since the process began, and ``compiled``, packages that were imported till then.
 
 If ``suspendable`` is false (the default is true), the training has not reached a point at which it
 can be suspended; then of the other keys only ``metrics`` and ``notes`` count. ``notes`` is a list

@@ -181,9 +181,9 @@ class LocalExecutor(ProcessExecutor):
         if not spec.learns or spec.preload or not self._beside or self._leaves():
             return
         left = host_memory(os.getpid())
-        modules = learned.of_last(watch.files.directory, spec)
-        if launch and modules and (left is None or left > SPARE_BYTES):
-            self._preloaded.prepare({**launch, "preload": list(modules)})
+        more = learned.of_last(watch.files.directory, spec).launch()
+        if launch and more and (left is None or left > SPARE_BYTES):
+            self._preloaded.prepare({**launch, **more})
 
     def _leaves(self) -> bool:
         """Return whether what is suspended has to leave this machine for good."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -45,6 +46,7 @@ class _Key(NamedTuple):
 
     mode: str
     python: tuple[str, ...]
+    premise: str
     modules: tuple[str, ...]
     cwd: str
     own: tuple[tuple[str, str], ...]
@@ -255,7 +257,9 @@ class Preloaded:
         mode = preload.RANKS if words.launched(launch["argv"]) else preload.ALONE
         own = _of_job(launch["environ"])
         modules, cwd = tuple(launch["preload"]), str(launch["cwd"])
-        key = _Key(mode, tuple(python), modules, cwd, tuple(sorted(own.items())))
+        # What was stated holds without one.
+        premise = json.dumps(launch.get("preload_if"), sort_keys=True)
+        key = _Key(mode, tuple(python), premise, modules, cwd, tuple(sorted(own.items())))
         if key not in self._nurseries:
             self._nurseries[key] = self._nursery(key)
             if len(self._nurseries) > MOST:
@@ -279,7 +283,10 @@ class Preloaded:
         if key.mode == preload.RANKS:
             environ = allocation.without_task(environ)
         return Nursery(
-            lambda fd: [*key.python, preload.__file__, str(fd), PADDING, key.mode, *key.modules],
+            lambda fd: [
+                *(*key.python, preload.__file__, str(fd), PADDING),
+                *(key.mode, key.premise, *key.modules),
+            ],
             environ=environ,
             cwd=key.cwd,
             after=0,

@@ -1,6 +1,6 @@
 """A process that has imported what a command imports, and forks supervisors whose command goes on.
 
-Run as ``PYTHON [OPTION...] .../launch/preload.py FD PADDING alone|ranks MODULE...`` by the
+Run as ``PYTHON [OPTION...] .../launch/preload.py FD PADDING alone|ranks PREMISE MODULE...`` by the
 interpreter of the job, in its environment, where FD is a socket of whoever starts supervisors. It
 imports the modules, and then is a :mod:`~hpcext.launch.nursery`. The command of a supervisor that
 it forks is not executed but run in a further fork, which already has the modules. For all that it
@@ -12,6 +12,10 @@ Where that cannot be so, it is executed as usual: if the environment is another 
 were imported in, if the file of one has changed since, or if the words are no script or module for
 this interpreter.
 
+PREMISE is ``null``, or what a session has found of its script's imports, as JSON. Nothing is forked
+here unless the import of the first module explains all of that, for then the script has done
+nothing before it that could have made a difference.
+
 PADDING, and a variable of that name, make room for the words and the environment of the command.
 """
 
@@ -20,11 +24,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import json
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 ALONE, RANKS = "alone", "ranks"
 """What the command is."""
@@ -43,24 +49,35 @@ class UnfitError(Exception):
     """The reason why nothing can be forked from here."""
 
 
-def _import(modules: Sequence[str], *, of_ranks: bool) -> None:
+Premise = Mapping[str, Any] | None
+"""``environ``: how the environment had changed, new values by name, None for what was removed;
+``compiled``: packages with compiled modules that were imported before the framework, or by it."""
+
+
+def _import(modules: Sequence[str], premise: Premise, *, of_ranks: bool) -> None:
     """Import modules; afterwards this must be a process that can be forked without harm.
 
     Raises
     ------
     UnfitError
-        It is not, or one cannot be imported, or asks for a variable that is set only later.
+        It is not, or one cannot be imported, or asks for a variable that is set only later, or the
+        first one does not explain the premise.
     """
     from hpcext.launch.node_ranks import OF_RANKS  # noqa: PLC0415  (found only now)
     from hpcext.launch.run_here import open_files  # noqa: PLC0415
 
+    environ = dict(os.environ)
     for name in modules:
         try:
             with _asked() as asked:
                 importlib.import_module(name)
+                if premise is not None and name == modules[0]:
+                    _explain(premise, environ)
                 for also in _ALSO.get(name, ()):
                     with contextlib.suppress(ImportError):
                         importlib.import_module(also)
+        except UnfitError:
+            raise
         except BaseException as error:
             raise UnfitError(f"{name}: {type(error).__name__}: {error}") from None
         if of_ranks and (too_early := sorted(OF_RANKS & asked)):
@@ -71,6 +88,43 @@ def _import(modules: Sequence[str], *, of_ranks: bool) -> None:
         raise UnfitError(f"{', '.join(modules)}: an import starts threads")
     if any(path.startswith(_GPUS) for path in open_files().values()):
         raise UnfitError(f"{', '.join(modules)}: an import opens a GPU")
+
+
+def _explain(premise: Mapping[str, Any], before: Mapping[str, str]) -> None:
+    """See whether an import has done all that a session has found.
+
+    Raises
+    ------
+    UnfitError
+        It has not.
+    """
+    changes = changes_of(before, os.environ)
+    if own := sorted(_differing(premise["environ"], changes)):
+        raise UnfitError(f"the script sets {own[0]} before it imports")
+    packages = {name.partition(".")[0] for name in sys.modules}
+    if other := sorted(set(premise["compiled"]) - packages):
+        raise UnfitError(f"the script imports {other[0]} first")
+
+
+def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+    """Return new values of variables by name, None for what was removed.
+
+    Parameters
+    ----------
+    before, after : Mapping of str to str
+        Environments.
+    """
+    names = before.keys() | after.keys()
+    return {name: after.get(name) for name in names if before.get(name) != after.get(name)}
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
+    """Return the names of which two do not say the same."""
+    return {
+        name
+        for name in one.keys() | other.keys()
+        if (name in one, one.get(name)) != (name in other, other.get(name))
+    }
 
 
 @contextlib.contextmanager
@@ -121,11 +175,11 @@ def main() -> int:
         del sys.path[0]
     os.environ.pop(PADDING, None)
     environ = dict(os.environ)
-    fd, _, mode, *modules = sys.argv[1:]
+    fd, _, mode, premise, *modules = sys.argv[1:]
     control = socket.socket(fileno=int(fd))
     try:
         _find_ours(os.path.dirname(os.path.dirname(here)))
-        _import(modules, of_ranks=mode == RANKS)
+        _import(modules, json.loads(premise), of_ranks=mode == RANKS)
     except UnfitError as error:
         control.send(str(error).encode(errors="replace")[:1000])
         return 1
@@ -133,12 +187,7 @@ def main() -> int:
     from hpcext.launch.run_here import Runner, open_files, set_environ  # noqa: PLC0415
     from hpcext.launch.supervision import supervise  # noqa: PLC0415
 
-    after = dict(os.environ)
-    changes = {
-        name: after.get(name)
-        for name in environ.keys() | after.keys()
-        if environ.get(name) != after.get(name)
-    }
+    changes = changes_of(environ, os.environ)
     # Supervisors are to have it as it was.
     set_environ(environ)
     words = sys.orig_argv[: sys.orig_argv.index(sys.argv[0])]

@@ -2,64 +2,91 @@
 
 An import depends on what was there before it: variables such as ``OMP_NUM_THREADS`` that a script
 sets first, libraries that were loaded first, another place of the module. Only where nothing of
-this can have made a difference does a script begin in the same state if PyTorch is there when it
-begins. What is not certain counts as different.
+this can have made a difference does a script begin in the same state if its framework is there when
+it begins. What is not certain counts as different.
+
+Frameworks set variables and load libraries themselves. So a session reports what it finds, and the
+process that imports the framework once more (:mod:`hpcext.launch.preload`) compares: whatever that
+import does not explain was the script's.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
+import itertools
 import os
 import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
 from types import ModuleType
+from typing import Any
 
 from hpcext import protocol
 
-TORCH, SESSION = "torch", "hpcext.training.torch"
+TORCH = "torch"
 
-_WITH = frozenset({"torch", "numpy"})
-"""Packages whose compiled modules PyTorch imports itself."""
+FRAMEWORKS = {
+    "hpcext.training.keras": "keras",
+    "hpcext.training.tensorflow": "tensorflow",
+    "hpcext.training.jax": "jax",
+    "hpcext.training.torch": TORCH,
+}
+"""Session → the framework that is imported for it. The first one that a process has imported is
+the one of its script: Keras may have imported another framework, and the session for that."""
 
 _LOCALE, _COERCED = "LC_CTYPE", {"C.UTF-8", "C.utf8", "UTF-8"}
 
 
-def beforehand() -> list[str]:
-    """Return the modules that can be imported before the script of this process; perhaps none.
+def beforehand() -> dict[str, Any]:
+    """Return what can be imported before the script of this process, and what must be so then.
 
     It is to be called when the session begins.
+
+    Returns
+    -------
+    dict of str to Any
+        ``modules``, their names, in order. ``environ``: how the environment has changed since this
+        process began, new values by name, None for what was removed. ``compiled``: packages with
+        compiled modules that were imported before the framework, or by it. Empty if nothing is to
+        be imported.
     """
     modules = dict(sys.modules)
-    if TORCH not in modules or not _unchanged(protocol.environ()):
-        return []
+    session = next((name for name in FRAMEWORKS if name in modules), "")
+    framework = FRAMEWORKS.get(session, TORCH)
+    changes = _changes(protocol.environ())
+    if framework not in modules or changes is None:
+        return {}
     places = _places(protocol.environ())
-    if not _is_in(modules[TORCH], places) or _hidden(modules, places):
-        return []
+    if not _is_in(modules[framework], places) or _hidden(modules, places):
+        return {}
     # In the order in which their imports were done.
-    for name, module in modules.items():
-        if name == TORCH:
-            break
-        if _compiled(name, module):
-            return []
-    return [TORCH, *([SESSION] if SESSION in modules else [])]
+    before = itertools.takewhile(lambda each: each[0] != framework, modules.items())
+    return {
+        "modules": [framework, *([session] if session else [])],
+        "environ": changes,
+        "compiled": sorted({_package(name) for name, each in before if _compiled(name, each)}),
+    }
 
 
-def _unchanged(environ: Mapping[str, str]) -> bool:
-    """Return whether the environment is that with which this process began; proc(5)."""
+def _changes(environ: Mapping[str, str]) -> dict[str, str | None] | None:
+    """Return how the environment has changed since this process began; None if unknown; proc(5)."""
     try:
         with open("/proc/self/environ", "rb") as file:
             variables = file.read().split(b"\0")
     except OSError:
-        return False
+        return None
     pairs = (os.fsdecode(each).partition("=") for each in variables if each)
     began, now = {name: value for name, _, value in pairs}, dict(environ)
     if now.get(_LOCALE) in _COERCED:
         # Python sets this one itself where there is no locale; PEP 538.
         del now[_LOCALE]
         began.pop(_LOCALE, None)
-    return now == began
+    return {
+        name: now.get(name)
+        for name in sorted(began.keys() | now.keys())
+        if began.get(name) != now.get(name)
+    }
 
 
 def _places(environ: Mapping[str, str]) -> list[str]:
@@ -99,8 +126,12 @@ def _hidden(modules: Mapping[str, ModuleType], places: Iterable[str]) -> bool:
 
 
 def _compiled(name: str, module: ModuleType) -> bool:
-    """Return whether a module is compiled and comes neither with Python nor with PyTorch."""
-    package, spec = name.partition(".")[0], getattr(module, "__spec__", None)
-    if package in _WITH or package in sys.stdlib_module_names or spec is None:
+    """Return whether a module is compiled, and does not come with Python."""
+    spec = getattr(module, "__spec__", None)
+    if _package(name) in sys.stdlib_module_names or spec is None:
         return False
     return isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]

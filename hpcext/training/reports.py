@@ -68,7 +68,7 @@ class Reporter:
         self._last_step: int | None = None
         self._steps = StepTimes()
         self._mlflow = MlflowRun(attempt.checkpoint_dir) if attempt else None
-        self._beforehand = imported.beforehand() if attempt else []
+        self._beforehand = imported.beforehand() if attempt else {}
 
     def restored(self, step: int, done: float) -> None:
         """Record that the state is restored from a checkpoint, or is that of a new training."""

@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stage import Stage
 from test_local import in_loop
-from test_preload import PROGRAM, Twice, nurseries
+from test_preload import PROGRAM, Twice, nurseries, words
 
 from hpcext.config import load_settings
 from hpcext.core import facts as f
@@ -22,6 +23,9 @@ from hpcext.executors import local as local_
 from hpcext.executors.attempt import learned
 from hpcext.jobfile import parse_jobs
 from hpcext.launch import nurseries as starting
+from hpcext.training import imported
+
+ALL_KNOWN = learned.KNOWN
 
 
 @pytest.fixture(autouse=True)
@@ -30,12 +34,18 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learned, "KNOWN", ("heavy", "other"))
 
 
+def said(*modules: str) -> dict[str, Any]:
+    """What a session says of its script, which does nothing before it imports them."""
+    environ = {"SET_BY_IMPORT": "1"} if "heavy" in modules else {}
+    return {"modules": list(modules), "environ": environ, "compiled": []}
+
+
 class Learns(Twice):
     """A job that states no modules, and whose session says some."""
 
     def __init__(self, stage: Stage, *words: str, learns: bool = True, says: Any = None) -> None:
         super().__init__(stage, *words, modules=(), learns=learns)
-        self.says = ["heavy"] if says is None else says
+        self.says = said("heavy") if says is None else says
 
     async def waits(self, attempt: int) -> None:
         """Wait until its command runs."""
@@ -73,13 +83,29 @@ async def test_the_attempt_after_a_suspension_finds_it_imported(stage: Stage) ->
 
 
 @pytest.mark.parametrize(
-    "how", ["asked", "none stated", "not known", "not a list", "no memory", "nothing said"]
+    "how",
+    [
+        "asked",
+        "none stated",
+        "not known",
+        "not a list",
+        "no premise",
+        "as once",
+        "no memory",
+        "nothing said",
+    ],
 )
 @in_loop
 async def test_nothing_is_imported_where_it_is_not_wanted(
     stage: Stage, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says = {"not known": ["os"], "not a list": "heavy", "nothing said": []}.get(how, ["heavy"])
+    says = {
+        "not known": said("os"),
+        "not a list": {**said(), "modules": "heavy"},
+        "no premise": {"modules": ["heavy"]},
+        "as once": ["heavy"],
+        "nothing said": {},
+    }.get(how, said("heavy"))
     if how == "asked":
         monkeypatch.setenv("HPCEXT_WARM_STARTS", "asked")
     if how == "no memory":
@@ -93,7 +119,7 @@ async def test_nothing_is_imported_where_it_is_not_wanted(
 @in_loop
 async def test_one_that_fails_is_nobodys_concern(stage: Stage) -> None:
     """Nobody has asked for it: the training imports what it needs, as ever."""
-    learns = Learns(stage, sys.executable, PROGRAM, "wait", says=["other"])
+    learns = Learns(stage, sys.executable, PROGRAM, "wait", says=said("other"))
     await learns.suspended(1)
     learns.begin(2)
     while nurseries():
@@ -102,6 +128,51 @@ async def test_one_that_fails_is_nobodys_concern(stage: Stage) -> None:
     learns.local.perform(v.Kind.KILL, "1", 2)
     await learns.local.heard(f.Ended, "1", 2)
     assert not [fact for fact in learns.local.facts if isinstance(fact, f.Noted)]
+
+
+@pytest.mark.parametrize(
+    ("premise", "why"),
+    [
+        ({"environ": {"COUNTED": "1", "GONE": None}, "compiled": ["settled"]}, ""),
+        # Set by the script: another value, one more, or one that it has set back.
+        ({"environ": {"COUNTED": "2", "GONE": None}, "compiled": []}, "sets COUNTED"),
+        (
+            {"environ": {"COUNTED": "1", "GONE": None, "OWN": "1"}, "compiled": []},
+            "the script sets OWN before it imports",
+        ),
+        ({"environ": {"COUNTED": "1"}, "compiled": []}, "sets GONE"),
+        (
+            {"environ": {"COUNTED": "1", "GONE": None}, "compiled": ["settled", "another"]},
+            "the script imports another first",
+        ),
+    ],
+)
+def test_it_is_forked_only_where_the_import_explains_what_the_session_found(
+    tmp_path: Path, premise: dict[str, Any], why: str
+) -> None:
+    (tmp_path / "settled.py").write_text(
+        "import os\nos.environ['COUNTED'] = '1'\ndel os.environ['GONE']\n"
+    )
+    one = starting.Preloaded()
+    try:
+        nursery = one.of(
+            {
+                "argv": [sys.executable, "x.py"],
+                "preload": ["settled"],
+                "preload_if": premise,
+                "cwd": str(tmp_path),
+                "environ": {"GONE": "1", "PYTHONPATH": str(tmp_path)},
+            }
+        )
+        nursery.prepare()
+        while not nursery.failed and any(starting.PADDING in words(each) for each in nurseries()):
+            nursery.look()
+            time.sleep(0.02)
+        nursery.look()
+        assert why in nursery.failed
+        assert bool(why) == bool(nursery.failed)
+    finally:
+        one.close()
 
 
 def test_no_more_than_two_are_kept_that_nobody_asked_for() -> None:
@@ -128,6 +199,15 @@ def test_what_is_stated_is_not_learned(key: str, preload: Any, tmp_path: Path) -
     text = f'[[job]]\nname = "a"\ncommand = "python a.py"\n{key}\n'
     (spec,) = parse_jobs(text, "jobs.toml", tmp_path)
     assert (spec.preload, spec.learns) == (preload, not key)
+
+
+def test_all_that_sessions_say_is_known() -> None:
+    # As the module has it, and not as tests do.
+    known = {*imported.FRAMEWORKS, *imported.FRAMEWORKS.values()}
+    assert known == set(ALL_KNOWN)
+    assert all(
+        ALL_KNOWN.index(each) < ALL_KNOWN.index(name) for name, each in imported.FRAMEWORKS.items()
+    )
 
 
 def test_the_setting_is_one_of_two() -> None:

@@ -8,8 +8,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hpcext import documents, private, protocol
 from hpcext.core.facts import Fact, Noted, Registered
 from hpcext.core.values import Action, Alloc
@@ -105,10 +103,10 @@ class AttemptFiles:
         if old not in spare:
             shutil.rmtree(home / directory_name(old), ignore_errors=True)
         run_id = run_ids.of_job(home)
+        document = launch_document(self.directory, self._action, spec, alloc, where, run_id=run_id)
         if spec.learns and not spec.preload and where.beside and self.attempt > 1:
             last = home / directory_name(self.attempt - 1)
-            spec = msgspec.structs.replace(spec, preload=learned.of_last(last, spec))
-        document = launch_document(self.directory, self._action, spec, alloc, where, run_id=run_id)
+            document |= learned.of_last(last, spec).launch()
         documents.write_json(self.directory / protocol.LAUNCH_FILE, document)
 
     def begun_in(self) -> str:
