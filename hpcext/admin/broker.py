@@ -61,7 +61,7 @@ state_dir = "{state_dir}"
 # Users who see all users in hpcext-broker status, beside root.
 administrators = []
 
-# Weights times the fair share of Slurm's users (sshare). Without it: the weights of this file.
+# Weights times the fair share of the batch system (sshare, or bqueues -r). Without it: these alone.
 # shares = "batch"
 
 # What users have whom no other table names. They have nodes in proportion to their weights. Users

@@ -333,6 +333,12 @@ def read(path: Path) -> Settings:
                 valid=f'shares = "{FILE_ALONE}", and no table or reservation of accounts',
                 do="give weights in the tables users and groups",
             )
+        if settings.has_accounts and not (isinstance(system, FairShared) and system.has_accounts):
+            raise InputError(
+                f"{settings.batch} has no accounts",
+                valid="no table or reservation of accounts",
+                do="name a group of the system: [groups.NAME], or group = in a reservation",
+            )
     return settings
 
 

@@ -29,6 +29,9 @@ from hpcext.batch.lsf import (
     engine as lsf_engine,
 )
 from hpcext.batch.lsf import (
+    fair_share as lsf_fair_share,
+)
+from hpcext.batch.lsf import (
     idle as lsf_idle,
 )
 from hpcext.batch.lsf import (
@@ -309,6 +312,10 @@ PARSERS = {
     "bslots": Parser(text(lsf_idle.parse_windows), recorded("lsf/bslots-*.txt")),
     "bqueues": Parser(text(lsf_queues.parse_queue), recorded("*/bqueues-*.txt")),
     "all of bqueues": Parser(text(lsf_queues.parse_queues), recorded("*/bqueues-*.txt")),
+    "LSF's shares": Parser(
+        text(lsf_fair_share.parse_shares),
+        recorded("lsf/bhpart-*.txt") + recorded("lsf/bqueues-shares.txt"),
+    ),
     "brsvs": Parser(
         text(lambda said: lsf_reserved.parse_reserved(said, 1.8e9)), recorded("lsf/brsvs*.txt")
     ),
