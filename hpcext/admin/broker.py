@@ -81,10 +81,16 @@ priority = 0
 # [accounts.thesis]
 # together = 32
 
+# Nodes of which users may have less: by their names, or by the kind of GPU that the batch system
+# shows. A node is of the first class here that fits.
+# [classes.a100]
+# nodes = "gpu[001-016]"
+
 # One user.
 # [users.ann]
 # weight = 4
 # limit = 128
+# limits = {{ a100 = 4 }}
 
 # Nodes that a user, or all members of a group or an account together, have before all others.
 # [[reservations]]

@@ -56,6 +56,7 @@ from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.batch.slurm import requeued
 from hpcext.batch.slurm import rest as slurm_rest
 from hpcext.batch.slurm import site as slurm_site
+from hpcext.broker import classes
 from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
 from hpcext.dashboard import server as dashboard
@@ -306,6 +307,7 @@ PARSERS = {
         lambda path: munge.parse_decoded(0, path.read_bytes()),
         (b"STATUS:          0\nUID:             1001\nLENGTH:          3\n\nx\n\n",),
     ),
+    "a hostlist of a broker": Parser(text(classes.expand), (b"gpu[001-016,20],login1", b"a[1]-ib")),
     "a name of a question": Parser(text(drop.parse_name), (b"1001." + b"a" * 32,)),
     "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("*/bhosts-*")),
     "bhosts' GPUs": Parser(text(lsf_idle.parse_gpus), recorded("lsf/bhosts-*")),
