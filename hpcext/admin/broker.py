@@ -61,7 +61,7 @@ state_dir = "{state_dir}"
 # Users who see all users in hpcext-broker status, beside root.
 administrators = []
 
-# Weights times the fair share of Slurm's users (sshare). Without it: the weights of this file.
+# Weights times the fair share of the batch system (sshare, or bqueues -r). Without it: these alone.
 # shares = "batch"
 
 # What users have whom no other table names. They have nodes in proportion to their weights. Users
@@ -81,10 +81,16 @@ priority = 0
 # [accounts.thesis]
 # together = 32
 
+# Nodes of which users may have less: by their names, or by the kind of GPU that the batch system
+# shows. A node is of the first class here that fits.
+# [classes.a100]
+# nodes = "gpu[001-016]"
+
 # One user.
 # [users.ann]
 # weight = 4
 # limit = 128
+# limits = {{ a100 = 4 }}
 
 # Nodes that a user, or all members of a group or an account together, have before all others.
 # [[reservations]]

@@ -149,7 +149,7 @@ class Association(NamedTuple):
     ----------
     user : str
     accounts : tuple of str
-        The account, and all above it, the highest one first.
+        The account, and all above it, the highest one first; none if the system has no accounts.
     factor : float
         From 0, for those who have used most of what is theirs, to 1.
     """
@@ -161,10 +161,24 @@ class Association(NamedTuple):
 
 @runtime_checkable
 class FairShared(Protocol):
-    """A batch system whose fair share can be read, beside what :class:`Leasing` has."""
+    """A batch system whose fair share can be read, beside what :class:`Leasing` has.
 
-    def associations(self) -> tuple[Association, ...]:
-        """Return the fair share of all users; raise BatchError if there is no answer."""
+    Attributes
+    ----------
+    has_accounts : bool
+        Whether it also has accounts, which users may charge.
+    """
+
+    has_accounts: bool
+
+    def associations(self, partition: str) -> tuple[Association, ...]:
+        """Return the fair share of all users; raise BatchError if there is no answer.
+
+        Parameters
+        ----------
+        partition : str
+            That of the broker: some systems have a fair share for each.
+        """
 
 
 class Leasing(Protocol):

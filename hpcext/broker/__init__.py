@@ -7,8 +7,10 @@ no process. ``service.py`` looks at the partition, decides, and answers.
 - The decision (``decision.py``) asks the site's policy for each harvester, on its part of the
   nodes, so that no user's claims reach another's part. ``division.py`` makes the parts, by weights,
   these times the batch system's fair share (``fair_share.py``), after what is reserved
-  (``reservations.py``). ``entitlement.py`` says what weights entitle to if nodes could be divided,
-  and ``rounding.py`` sees to it that whole nodes come to that over hours.
+  (``reservations.py``). ``by_class.py`` does that for each class of nodes (``classes.py``) after
+  the other, for users with limits by class. ``entitlement.py`` says what weights entitle to if
+  nodes could be divided, and ``rounding.py`` sees to it that whole nodes come to that over hours.
+  ``handover.py`` says what harvesters are told of it.
 - It is reached by ``doors.py``: a socket (``server.py``), a port with MUNGE (``remote.py``), a
   shared directory (``drop.py``). Each proves who asks (``identity.py``), and all lead to one
   ``desk.py``, which bounds what one user may ask (``gate.py``).

@@ -8,12 +8,21 @@ use; and nodes that a policy leaves unused go to those who want more.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from hpcext.broker.by_class import (
+    NONE,
+    Layout,
+    Parts,
+    Rules,
+    divide_by_class,
+    entitled_by_class,
+    totals,
+)
 from hpcext.broker.division import NO_POOLS, Pools, Reserved, Share, Wish, assign, divide
 from hpcext.broker.entitlement import entitled
 from hpcext.core.engine import Policy
@@ -30,11 +39,14 @@ class Party(NamedTuple):
         The most nodes that it can use and take now.
     gpus : int
         That it uses on each node.
+    keeps : bool
+        Whether it gets no other nodes than those that it has.
     """
 
     user: str
     want: int
     gpus: int
+    keeps: bool = False
 
 
 class Standing(NamedTuple):
@@ -55,6 +67,8 @@ class Standing(NamedTuple):
         What is reserved for users now.
     behind : Mapping[str, float]
         By user, as :func:`~hpcext.broker.division.divide` takes it.
+    layout : Layout
+        The classes of nodes.
     """
 
     parties: Mapping[str, Party]
@@ -64,13 +78,75 @@ class Standing(NamedTuple):
     pools: Pools = NO_POOLS
     reserved: tuple[Reserved, ...] = ()
     behind: Mapping[str, float] = MappingProxyType({})
+    layout: Layout = Layout()
 
     def of(self, user: str) -> list[str]:
         """Return the harvesters of a user."""
         return [name for name, party in self.parties.items() if party.user == user]
 
+    def parts(self, nodes: Collection[str]) -> Parts:
+        """Return the part of each harvester of some nodes, by class."""
+        if not self.layout.names:
+            return {NONE: self.divided(len(nodes))}
+        return self._by_class(nodes, self.wishes(), self.layout.without)
+
+    def more(
+        self, nodes: Collection[str], used: Mapping[str, Collection[str]], full: Set[str]
+    ) -> Parts:
+        """Return parts where the rest of all nodes is divided among those who want more.
+
+        Parameters
+        ----------
+        nodes : collection of str
+            All of them.
+        used : Mapping[str, collection of str]
+            By harvester, the nodes that its trainers use.
+        full : set of str
+            Harvesters that use all that they were given.
+        """
+        counts = {name: self.layout.counts(own) for name, own in used.items()}
+        had = {name: Counter(self.layout.without.get(name, {})) for name in self.layout.names}
+        for each, own in counts.items():
+            for name, count in own.items():
+                had[name][self.parties[each].user] += count
+        taken = {node for own in used.values() for node in own}
+        wishes = {
+            each: wish._replace(want=wish.want - len(used[each]) if each in full else 0)
+            for each, wish in self.wishes().items()
+        }
+        rest = self._by_class([node for node in nodes if node not in taken], wishes, had)
+        return {
+            name: {each: part + counts[each][name] for each, part in own.items()}
+            for name, own in rest.items()
+        }
+
+    def _by_class(
+        self,
+        nodes: Collection[str],
+        wishes: Mapping[str, Wish],
+        had: Mapping[str, Mapping[str, int]],
+    ) -> Parts:
+        have: dict[str, Counter[str]] = {name: Counter() for name in self.layout.names}
+        for node, each in self.held.items():
+            have[self.layout.of.get(node, NONE)][each] += 1
+        keep = {name for name, party in self.parties.items() if party.keeps}
+        return divide_by_class(self._counts(nodes), wishes, have, self._rules(had), keep)
+
+    def _counts(self, nodes: Collection[str]) -> dict[str, int]:
+        return {name: len(own) for name, own in self.layout.by_class(nodes).items()}
+
+    def _rules(self, had: Mapping[str, Mapping[str, int]]) -> Rules:
+        return Rules(self.shares, had, self.pools, self.reserved, self.behind)
+
     def divided(self, nodes: int, most: Mapping[str, int] | None = None) -> dict[str, int]:
-        """Return the part of each harvester of so many nodes; `most` is as in :meth:`wishes`."""
+        """Return the part of each harvester of so many nodes, where there are no classes.
+
+        Parameters
+        ----------
+        nodes : int
+        most : Mapping[str, int] or None
+            As in :meth:`wishes`.
+        """
         return divide(
             nodes,
             self.wishes(most),
@@ -81,17 +157,22 @@ class Standing(NamedTuple):
             behind=self.behind,
         )
 
-    def entitled(self, nodes: int) -> dict[str, float]:
-        """Return what users are entitled to of so many nodes, if these could be divided."""
+    def entitled(self, nodes: Collection[str]) -> dict[str, float]:
+        """Return what users are entitled to of some nodes, if these could be divided."""
         wants = Counter[str]()
         for party in self.parties.values():
             wants[party.user] += party.want
-        return entitled(nodes, wants, self.shares, self.without, self.pools, reserved=self.reserved)
+        if self.layout.names:
+            rules = self._rules(self.layout.without)
+            return entitled_by_class(self._counts(nodes), wants, rules)
+        return entitled(
+            len(nodes), wants, self.shares, self.without, self.pools, reserved=self.reserved
+        )
 
-    def of_users(self, parts: Mapping[str, int]) -> Counter[str]:
+    def of_users(self, parts: Parts) -> Counter[str]:
         """Return the sums of parts of harvesters, by user."""
         found = Counter[str]()
-        for name, part in parts.items():
+        for name, part in totals(parts).items():
             if name in self.parties:
                 found[self.parties[name].user] += part
         return found
@@ -121,7 +202,7 @@ def granted(jobs: Iterable[Job]) -> dict[str, set[str]]:
     return found
 
 
-def decide(now: Snapshot, standing: Standing, policy: Policy, parts: Mapping[str, int]) -> Target:
+def decide(now: Snapshot, standing: Standing, policy: Policy, parts: Parts) -> Target:
     """Divide each part among its trainers, and what they leave among the other harvesters.
 
     Parameters
@@ -131,19 +212,29 @@ def decide(now: Snapshot, standing: Standing, policy: Policy, parts: Mapping[str
     standing : Standing
     policy : Policy
         Of the site.
-    parts : Mapping[str, int]
-        All nodes as `standing` divides them, by harvester.
+    parts : Mapping[str, Mapping[str, int]]
+        All nodes as `standing` divides them: class → harvester → nodes.
     """
     site = _Site(now, standing, policy)
     targets = site.ask(parts, now.nodes, granted(now.jobs))
-    used = {name: _nodes(target) for name, target in targets.items()}
-    full = {name for name in parts if parts[name] and len(used[name]) == parts[name]}
-    if any(parts[name] < standing.parties[name].want for name in full):
+    used, sums = {name: _nodes(target) for name, target in targets.items()}, totals(parts)
+    full = {name for name in sums if sums[name] and len(used[name]) == sums[name]}
+    if any(sums[name] < standing.parties[name].want for name in full):
         # Whoever left some of its part has what it can use.
-        most = {name: len(used[name]) for name in parts if name not in full}
-        more = standing.divided(len(now.nodes), most)
-        gain = {name: more[name] for name in full if more[name] > parts[name]}
-        taken = {node for name in used if name not in gain for node in used[name]}
+        if standing.layout.names:
+            more = standing.more(now.nodes, used, full)
+        else:
+            most = {name: len(used[name]) for name in sums if name not in full}
+            more = {NONE: standing.divided(len(now.nodes), most)}
+        then = totals(more)
+        gain = {
+            of: {
+                name: part for name, part in own.items() if name in full and then[name] > sums[name]
+            }
+            for of, own in more.items()
+        }
+        gains = totals(gain).keys()
+        taken = {node for name in used if name not in gains for node in used[name]}
         targets.update(site.ask(gain, now.nodes.keys() - taken, used))
     return _merged(targets)
 
@@ -161,11 +252,15 @@ class _Site:
         self._memo: Mapping[str, Any] = now.memo or {}
 
     def ask(
-        self, parts: Mapping[str, int], nodes: Iterable[str], used: Mapping[str, set[str]]
+        self, parts: Parts, nodes: Iterable[str], used: Mapping[str, set[str]]
     ) -> dict[str, Target]:
         """Ask the policy for the trainers of some harvesters, each on its part of some nodes."""
-        names = assign(parts, nodes, self._standing.held, used)
-        return {name: self._of(name, names[name]) for name in parts}
+        there = self._standing.layout.by_class(nodes)
+        names: dict[str, list[str]] = {name: [] for own in parts.values() for name in own}
+        for of, own in parts.items():
+            for name, chosen in assign(own, there[of], self._standing.held, used).items():
+                names[name] += chosen
+        return {name: self._of(name, own) for name, own in names.items()}
 
     def _of(self, name: str, nodes: Iterable[str]) -> Target:
         gpus = self._standing.parties[name].gpus

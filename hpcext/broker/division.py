@@ -25,11 +25,14 @@ class Share(NamedTuple):
         Users of a higher one have all that they want first.
     limit : int or None
         The most nodes at a time.
+    limits : Mapping[str, int]
+        Class of nodes → the most nodes of it at a time.
     """
 
     weight: float = 1.0
     priority: float = 0.0
     limit: int | None = None
+    limits: Mapping[str, int] = MappingProxyType({})
 
 
 class Pools(NamedTuple):
@@ -95,6 +98,54 @@ class Wish(NamedTuple):
     have: int = 0
 
 
+class Bounds(NamedTuple):
+    """What bounds the parts of users in a division.
+
+    Numbers are whole where nodes are.
+
+    Attributes
+    ----------
+    begin : Mapping[str, float]
+        User → nodes that count as had already.
+    most : Mapping[str, float]
+        User → the most nodes to come to, those included.
+    left : Mapping[str, float]
+        Pool → the nodes that it may have besides.
+    first : tuple of (float, frozenset of str)
+        Nodes that some users have before all others, in this order.
+    """
+
+    begin: Mapping[str, float]
+    most: Mapping[str, float]
+    left: Mapping[str, float]
+    first: tuple[tuple[float, frozenset[str]], ...] = ()
+
+
+def bounds_of(
+    wants: Mapping[str, int],
+    shares: Mapping[str, Share],
+    without: Mapping[str, int],
+    pools: Pools,
+    reserved: Iterable[Reserved],
+) -> Bounds:
+    """Return the bounds of users who want nodes, where all nodes are of one class.
+
+    Parameters
+    ----------
+    wants : Mapping[str, int]
+        By user.
+    shares, without, pools, reserved
+        As for :func:`divide`.
+    """
+    begin = {user: without.get(user, 0) for user in wants}
+    return Bounds(
+        begin,
+        {user: _most(shares.get(user, Share()), begin[user], want) for user, want in wants.items()},
+        pools.left(without),
+        tuple(unmet(reserved, without)),
+    )
+
+
 class _Claim(NamedTuple):
     share: Share
     want: int
@@ -138,19 +189,55 @@ def divide(
         By how much of a node the part of a user is rounded up rather than to the nearest, from -½
         (always down) to ½ (always up); see :mod:`hpcext.broker.rounding`.
     """
+    bounds = bounds_of(wants_of(wishes), shares, without, pools, reserved)
+    return dealt(nodes, wishes, shares, bounds, pools.of, behind=behind)
+
+
+def wants_of(wishes: Mapping[str, Wish]) -> Counter[str]:
+    """Return how many nodes each user wants."""
+    found = Counter[str]()
+    for wish in wishes.values():
+        found[wish.user] += wish.want
+    return found
+
+
+def dealt(
+    nodes: int,
+    wishes: Mapping[str, Wish],
+    shares: Mapping[str, Share],
+    bounds: Bounds,
+    pools_of: Mapping[str, tuple[str, ...]],
+    *,
+    behind: Mapping[str, float] = MappingProxyType({}),
+) -> dict[str, int]:
+    """Divide nodes among harvesters within bounds.
+
+    Parameters
+    ----------
+    nodes, wishes, shares, behind
+        As for :func:`divide`.
+    bounds : Bounds
+    pools_of : Mapping[str, tuple of str]
+        User → the pools that count the nodes of this user.
+    """
     of_user: dict[str, dict[str, Wish]] = defaultdict(dict)
     for name, wish in wishes.items():
         of_user[wish.user][name] = wish
     claims = {}
     for user, own in of_user.items():
-        share, begin = shares.get(user, Share()), without.get(user, 0)
-        want = most(share, begin, sum(each.want for each in own.values()))
+        begin = int(bounds.begin[user])
         have = begin + sum(each.have for each in own.values())
-        pooled = pools.of.get(user, ())
-        claims[user] = _Claim(share, want, have, begin, pooled, behind.get(user, 0.0))
-    deal = _Deal(claims, pools.left(without))
-    for part, users in unmet(reserved, without):
-        nodes -= deal.give(min(nodes, part), users)
+        claims[user] = _Claim(
+            shares.get(user, Share()),
+            int(bounds.most[user]),
+            have,
+            begin,
+            pools_of.get(user, ()),
+            behind.get(user, 0.0),
+        )
+    deal = _Deal(claims, bounds.left)
+    for part, users in bounds.first:
+        nodes -= deal.give(min(nodes, int(part)), users)
     deal.give(nodes)
     parts, found = deal.gained(), {}
     for user, own in of_user.items():
@@ -160,31 +247,22 @@ def divide(
     return found
 
 
-def most(share: Share, begin: int, want: int) -> int:
-    """Return the most nodes that a user may come to, who has some without leave.
-
-    Parameters
-    ----------
-    share : Share
-    begin : int
-        Nodes without leave.
-    want : int
-        Those that his harvesters want besides.
-    """
+def _most(share: Share, begin: int, want: int) -> int:
+    """Return the most nodes that a user may come to, who has some without leave."""
     want += begin
     return want if share.limit is None else min(want, max(begin, share.limit))
 
 
 def unmet(
-    reserved: Iterable[Reserved], without: Mapping[str, int]
-) -> Iterator[tuple[int, frozenset[str]]]:
+    reserved: Iterable[Reserved], without: Mapping[str, float]
+) -> Iterator[tuple[float, frozenset[str]]]:
     """Yield how many nodes of each reservation its users do not hold without leave, and the users.
 
     A node counts for one reservation of its user alone: several add up.
     """
-    had = Counter(without)
+    had = dict(without)
     for each in reserved:
-        left = each.nodes
+        left: float = each.nodes
         for user in sorted(each.users & had.keys()):
             counts = min(left, had[user])
             had[user] -= counts
@@ -201,7 +279,7 @@ class _Deal:
     """
 
     def __init__(
-        self, claims: Mapping[str, _Claim], left: Mapping[str, int] = NO_POOLS.limits
+        self, claims: Mapping[str, _Claim], left: Mapping[str, float] = NO_POOLS.limits
     ) -> None:
         self._claims = claims
         self._left = dict(left)

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from hpcext.broker.division import NO_POOLS, Pools, Reserved, Share, most, unmet
+from hpcext.broker.division import NO_POOLS, Bounds, Pools, Reserved, Share, bounds_of
 
 TINY = 1e-9
 """Nodes that are none, but an error of rounding."""
@@ -37,10 +37,32 @@ def entitled(
     shares, without, pools, reserved
         As for :func:`~hpcext.broker.division.divide`.
     """
-    glasses = _Glasses(wants, shares, without, pools)
-    for part, users in unmet(reserved, without):
-        nodes -= glasses.pour(min(nodes, part), wants.keys() & users)
-    glasses.pour(nodes, wants.keys())
+    bounds = bounds_of(wants, shares, without, pools, reserved)
+    return filled(nodes, shares, bounds, pools.of)
+
+
+def filled(
+    nodes: float,
+    shares: Mapping[str, Share],
+    bounds: Bounds,
+    pools_of: Mapping[str, tuple[str, ...]],
+) -> dict[str, float]:
+    """Return the nodes that each user is entitled to within bounds.
+
+    Parameters
+    ----------
+    nodes : float
+        That are divided.
+    shares : Mapping[str, Share]
+        By user.
+    bounds : Bounds
+    pools_of : Mapping[str, tuple of str]
+        User → the pools that count the nodes of this user.
+    """
+    glasses = _Glasses(shares, bounds, pools_of)
+    for part, users in bounds.first:
+        nodes -= glasses.pour(min(nodes, part), bounds.most.keys() & users)
+    glasses.pour(nodes, bounds.most.keys())
     return glasses.gained()
 
 
@@ -49,19 +71,16 @@ class _Glasses:
 
     def __init__(
         self,
-        wants: Mapping[str, int],
         shares: Mapping[str, Share],
-        without: Mapping[str, int],
-        pools: Pools,
+        bounds: Bounds,
+        pools_of: Mapping[str, tuple[str, ...]],
     ) -> None:
-        self._shares = {user: shares.get(user, Share()) for user in wants}
-        self._begin = {user: without.get(user, 0) for user in wants}
-        self._has = {user: float(begin) for user, begin in self._begin.items()}
-        self._most = {
-            user: most(self._shares[user], self._begin[user], want) for user, want in wants.items()
-        }
-        self._pools = pools.of
-        self._left = {pool: float(left) for pool, left in pools.left(without).items()}
+        self._shares = {user: shares.get(user, Share()) for user in bounds.most}
+        self._begin = bounds.begin
+        self._has = {user: float(begin) for user, begin in bounds.begin.items()}
+        self._most = bounds.most
+        self._pools = pools_of
+        self._left = {pool: float(left) for pool, left in bounds.left.items()}
 
     def gained(self) -> dict[str, float]:
         return {user: has - self._begin[user] for user, has in self._has.items()}

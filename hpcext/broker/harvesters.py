@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hpcext.broker.decision import Party, key_of
@@ -188,17 +188,16 @@ class Harvesters(dict[str, Harvester]):
 
     def parties(self, now_s: float) -> dict[str, Party]:
         """Return what each wants; of a user who does not use leave, no more than it has."""
-        return {
-            key: Party(one.peer.user, min(one.want, self._most(one, now_s)), one.gpus)
-            for key, one in self.items()
-        }
+        return {key: self._party(one, now_s) for key, one in self.items()}
 
-    def _most(self, one: Harvester, now_s: float) -> int:
-        return one.held if now_s < self._use[one.peer.user].stuck_s else one.want
+    def _party(self, one: Harvester, now_s: float) -> Party:
+        keeps = now_s < self._use[one.peer.user].stuck_s
+        want = min(one.want, one.held) if keeps else one.want
+        return Party(one.peer.user, want, one.gpus, keeps)
 
     def watch(
-        self, held: Mapping[str, int], grants: Mapping[str, int], *, idle: bool, cycle_s: float,
-        now_s: float,
+        self, held: Mapping[str, int], grants: Mapping[str, int], *, idle: Collection[str],
+        cycle_s: float, now_s: float,
     ) -> None:  # fmt: skip
         """See whether harvesters use what they may have; others have the rest for a while.
 
@@ -206,8 +205,8 @@ class Harvesters(dict[str, Harvester]):
         ----------
         held, grants : Mapping[str, int]
             Nodes that a harvester has, and that it may have.
-        idle : bool
-            Whether nodes are idle.
+        idle : collection of str
+            Users for whom nodes are idle.
         cycle_s : float
             Seconds between two looks.
         now_s : float
@@ -224,7 +223,7 @@ class Harvesters(dict[str, Harvester]):
                 one.held = held.get(one.key, 0)
             has, may = (sum(each.get(one.key, 0) for one in own) for each in (held, grants))
             use = self._use.setdefault(user, Use())
-            use.watch(has, may, idle=idle, patience_s=patience_s, now_s=now_s)
+            use.watch(has, may, idle=user in idle, patience_s=patience_s, now_s=now_s)
 
     def news(self, world: World, cycle_s: float, now_s: float) -> Iterable[Fact]:
         """Yield what has become of trainers since the last look, as harvesters say.

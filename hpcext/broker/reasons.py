@@ -5,13 +5,24 @@ It names no other user, and says of others' parts only that they have them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from hpcext.broker.decision import Standing
 from hpcext.broker.division import Share
+from hpcext.text import listed
+
+MOST_NAMED = 3
+"""Classes that a sentence names at most."""
 
 
-def less(key: str, standing: Standing, grants: Mapping[str, int], nodes: int, *, said: int) -> str:
+def less(
+    key: str,
+    standing: Standing,
+    granted: Mapping[str, Collection[str]],
+    offered: Collection[str],
+    *,
+    said: int,
+) -> str:
     """Return why a harvester is granted fewer nodes than it wants; empty if it is not.
 
     Parameters
@@ -20,14 +31,15 @@ def less(key: str, standing: Standing, grants: Mapping[str, int], nodes: int, *,
         Of the harvester.
     standing : Standing
         At the last decision.
-    grants : Mapping[str, int]
-        What harvesters were granted then.
-    nodes : int
-        That were divided.
+    granted : Mapping[str, collection of str]
+        The nodes that harvesters were granted then.
+    offered : collection of str
+        Nodes that were divided.
     said : int
         How many nodes it says it can use.
     """
-    party = standing.parties[key]
+    party, nodes = standing.parties[key], len(offered)
+    grants = {name: len(own) for name, own in granted.items()}
     if grants.get(key, 0) >= said:
         return ""
     if party.want < said and grants.get(key, 0) >= party.want:
@@ -35,12 +47,50 @@ def less(key: str, standing: Standing, grants: Mapping[str, int], nodes: int, *,
     own = sum(grants.get(name, 0) for name in standing.of(party.user))
     if why := _limit(party.user, own, standing, grants):
         return why
+    full, others = _classes(party.user, standing, granted, offered)
+    if full and not others:
+        return full
+    why = _rest(key, own, standing, grants, nodes)
+    return f"{full}, and {why}" if full else why
+
+
+def _rest(key: str, own: int, standing: Standing, grants: Mapping[str, int], nodes: int) -> str:
+    """Return why a user who has reached no limit has no more than his own nodes."""
+    user = standing.parties[key].user
     if sum(grants.values()) < nodes:
         return "its trainers cannot use more of its part"
     if own == nodes:
         others = own - grants.get(key, 0)
         return "other harvesters of its user have the rest" if others else "there are no more"
-    return _of_others(party.user, standing, grants)
+    return _of_others(user, standing, grants)
+
+
+def _classes(
+    user: str,
+    standing: Standing,
+    granted: Mapping[str, Collection[str]],
+    offered: Collection[str],
+) -> tuple[str, bool]:
+    """Return which limits by class a user has reached, and whether there are other nodes for him.
+
+    A class of which he has all nodes matters to neither.
+    """
+    limits = standing.shares.get(user, Share()).limits
+    if not limits:
+        return "", True
+    layout = standing.layout
+    there = layout.counts(offered)
+    has = layout.counts(node for name in standing.of(user) for node in granted.get(name, ()))
+    said, others = [], False
+    for name in layout.names:
+        if there[name] <= has[name]:
+            continue
+        without = layout.without.get(name, {}).get(user, 0)
+        if name in limits and has[name] + without >= limits[name]:
+            said.append(f"the limit of the class {name} is {limits[name]}")
+        else:
+            others = True
+    return listed(said, most=MOST_NAMED), others
 
 
 def _limit(user: str, own: int, standing: Standing, grants: Mapping[str, int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 import socket
@@ -132,7 +133,8 @@ class _Service:
         """Read the fair share of the batch system from now on, if the settings ask for it."""
         settings, system = self._site.settings, self._system
         if settings.asks and self._fair_share is None and isinstance(system, FairShared):
-            self._fair_share = FairShare(system.associations, settings.shares_every_s)
+            ask = functools.partial(system.associations, settings.partition)
+            self._fair_share = FairShare(ask, settings.shares_every_s)
             self._fair_share.begin()
 
     def _fails(self, why: str) -> None:

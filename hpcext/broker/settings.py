@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 from hpcext import backends, private
 from hpcext.addresses import DROP, MUNGE, DropAddress, MungeAddress, SocketAddress, read_address
 from hpcext.batch.leasing import FairShared
-from hpcext.broker import reservations
+from hpcext.broker import classes, reservations
+from hpcext.broker.classes import NodeClass
 from hpcext.broker.division import Reserved, Share
 from hpcext.broker.fair_share import Reading
 from hpcext.broker.identity import groups_of
 from hpcext.broker.reservations import Reservation
+from hpcext.broker.tables import TOGETHER, pooled, read_share, read_shares
 from hpcext.checks import at, integer, known_keys, number, string, wrong
 from hpcext.core.engine import Policy
 from hpcext.core.errors import InputError
-from hpcext.harvest.leave import MOST_GPUS, MOST_NODES, SOCKET
+from hpcext.harvest.leave import MOST_GPUS, SOCKET
 from hpcext.policies import find_policy
 from hpcext.text import clean, shown
 from hpcext.textfiles import parse_toml, read_text
@@ -72,6 +74,8 @@ class Settings(NamedTuple):
         Limits of all members together: of ``group NAME`` and ``account NAME``.
     reservations : tuple of Reservation
         Nodes that some users have first, between two instants.
+    classes : tuple of NodeClass
+        Nodes in which users may have limits, in the order of the file.
     """
 
     partition: str
@@ -92,6 +96,7 @@ class Settings(NamedTuple):
     shares_unknown: float = 0.5
     pools: Mapping[str, int] = {}
     reservations: tuple[Reservation, ...] = ()
+    classes: tuple[NodeClass, ...] = ()
 
     @property
     def asks(self) -> bool:
@@ -248,16 +253,7 @@ _OWN: Mapping[str, Callable[[Any], Any]] = {
     "shares_unknown": lambda value: number(value, 0, 1, above=True),
 }
 
-_SHARE: Mapping[str, Callable[[Any], Any]] = {
-    "weight": lambda value: number(value, 0, 1e6, above=True),
-    "priority": lambda value: number(value, -1e6, 1e6),
-    "limit": lambda value: integer(value, 0, MOST_NODES),
-}
-
-TOGETHER = "together"
-"""The key of the limit of all members of a group or an account."""
-
-_TABLES = ("everybody", "users", "groups", "accounts", "reservations")
+_TABLES = ("everybody", "users", "groups", "accounts", "reservations", "classes")
 
 
 def load(path: Path) -> Settings:
@@ -305,20 +301,23 @@ def read(path: Path) -> Settings:
         if name in table:
             with at(where, name):
                 found[name] = read(table[name])
+    with at(where, "classes"):
+        found["classes"] = classes.read(table.get("classes", {}))
+    known = [each.name for each in found["classes"]]
     if "everybody" in table:
         with at(where, "everybody"):
-            found["everybody"] = _share(table["everybody"], Share())
+            found["everybody"] = read_share(table["everybody"], Share(), known)
     pools: dict[str, int] = {}
     with at(where, "groups"):
-        groups = _pooled(table.get("groups", {}), GROUP, pools)
+        groups = pooled(table.get("groups", {}), GROUP, pools)
     with at(where, "accounts"):
-        accounts = _pooled(table.get("accounts", {}), ACCOUNT, pools)
+        accounts = pooled(table.get("accounts", {}), ACCOUNT, pools)
         for name, each in accounts.items():
             with at(clean(name)):
                 known_keys(each, (TOGETHER,))
     for name, tables in (("users", table.get("users", {})), ("groups", groups)):
         with at(where, name):
-            found[name] = _shares(tables, found.get("everybody", Share()))
+            found[name] = read_shares(tables, found.get("everybody", Share()), known)
     with at(where, "reservations"):
         found["reservations"] = reservations.read(table.get("reservations", []))
     settings = Settings(**found, pools=pools)
@@ -333,40 +332,10 @@ def read(path: Path) -> Settings:
                 valid=f'shares = "{FILE_ALONE}", and no table or reservation of accounts',
                 do="give weights in the tables users and groups",
             )
+        if settings.has_accounts and not (isinstance(system, FairShared) and system.has_accounts):
+            raise InputError(
+                f"{settings.batch} has no accounts",
+                valid="no table or reservation of accounts",
+                do="name a group of the system: [groups.NAME], or group = in a reservation",
+            )
     return settings
-
-
-def _pooled(value: Any, kind: str, pools: dict[str, int]) -> dict[str, dict[str, Any]]:
-    """Return tables without the limits of all members, which are put into `pools`."""
-    found = {}
-    for name, each in _table(value).items():
-        with at(clean(name)):
-            rest = dict(_table(each))
-            if TOGETHER in rest:
-                with at(TOGETHER):
-                    pools[f"{kind}{name}"] = integer(rest.pop(TOGETHER), 0, MOST_NODES)
-        found[name] = rest
-    return found
-
-
-def _shares(value: Any, usual: Share) -> dict[str, Share]:
-    found = {}
-    for name, table in _table(value).items():
-        with at(clean(name)):
-            found[name] = _share(table, usual)
-    return found
-
-
-def _share(value: Any, usual: Share) -> Share:
-    known_keys(_table(value), _SHARE)
-    said = {}
-    for name, each in value.items():
-        with at(name):
-            said[name] = _SHARE[name](each)
-    return usual._replace(**said)
-
-
-def _table(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise wrong(value, "a table")
-    return value

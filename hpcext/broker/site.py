@@ -10,29 +10,30 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from hpcext.batch.leasing import Idle, Other
-from hpcext.broker import paper, reasons, view
+from hpcext.broker import classes, paper, reasons, view
 from hpcext.broker.account import Account
+from hpcext.broker.by_class import Layout, Parts
 from hpcext.broker.decision import Standing, decide, granted
 from hpcext.broker.division import Pools, Share
 from hpcext.broker.fair_share import Reading
-from hpcext.broker.handover import may_have
+from hpcext.broker.handover import Told, excess, over_limits, told
 from hpcext.broker.harvesters import Harvesters
 from hpcext.broker.identity import Peer, name_of
 from hpcext.broker.nodes import Nodes
 from hpcext.broker.rounding import Rounding
+from hpcext.broker.saved import short
 from hpcext.broker.settings import Settings, names_of
 from hpcext.core.engine import Engine, answer_of
 from hpcext.core.errors import JournalError
 from hpcext.core.facts import Fact
-from hpcext.core.saved import Saved
-from hpcext.core.values import Snapshot, Target
+from hpcext.core.values import Node, Snapshot, Target
 from hpcext.harvest import leave
 from hpcext.manager.journal import Journal
 
@@ -103,19 +104,19 @@ class Site:
         self._standing = Standing({}, {}, {}, {})
         self._clock = clock
         self._rounding = Rounding()
-        self._parts: Mapping[str, int] = {}
+        self._parts: Parts = {}
         self.fair_share = Reading()
         self._next: frozenset[str] = frozenset()
         self._beyond: tuple[str, ...] = ()
-        self._users_held: Counter[str] = Counter()
+        self._holders: Mapping[str, str] = {}
         self._refused = ""
         self._looks = 0
         # What was not done yet when the last broker died.
         self._left = tuple(
             fact for action in self._engine.outstanding() for fact in paper.answers(action)
         )
-        self._grants = self._granted()
-        self._told: Mapping[str, int] = self._grants
+        self._granted = granted(self._engine.world.unfinished())
+        self._told = Told(self._grants)
         for key, one in self._harvesters.items():
             one.want = self._grants.get(key, 0)
 
@@ -141,15 +142,25 @@ class Site:
         key = f"{peer.uid}:{ask.harvester}"
         if key not in self._standing.parties:
             return leave.Answer(keep="it has not looked since it heard of this harvester")
-        less = reasons.less(key, self._standing, self._grants, self._divided, said=ask.want)
+        less = reasons.less(key, self._standing, self._granted, self._offered, said=ask.want)
         return leave.Answer(
-            self._told.get(key, 0), key in self._next, self._beyond, of=self._divided, less=less
+            self._told.nodes.get(key, 0),
+            key in self._next,
+            self._beyond,
+            of=len(self._offered),
+            less=less,
+            only=self._told.only_of(key),
         )
 
     @property
-    def _divided(self) -> int:
-        """How many nodes the last decision has divided."""
-        return len(self._engine.world.offered)
+    def _offered(self) -> Mapping[str, Node]:
+        """The nodes that the last decision has divided."""
+        return self._engine.world.offered
+
+    @property
+    def _grants(self) -> dict[str, int]:
+        """How many nodes each harvester was granted."""
+        return {key: len(nodes) for key, nodes in self._granted.items()}
 
     def _settles(self, now_s: float) -> bool:
         # A node counts as idle only at the second look.
@@ -172,16 +183,19 @@ class Site:
         holds = {each.node: each for each in others if each.begun and each.until_s is None}
         free = self._nodes.free(nodes)
         keys = {(one.peer.user, one.name): key for key, one in self._harvesters.items()}
-        held, without = {}, Counter[str]()
+        held, without = {}, {}
         for node, each in holds.items():
             if (key := keys.get((each.user, each.harvester))) is not None and node in nodes:
                 held[node] = key
             else:
-                without[each.user] += 1
-        self._users_held = Counter(each.user for each in holds.values())
-        self._count(without, held, now_s)
+                without[node] = each.user
+        self._holders = {node: each.user for node, each in holds.items()}
+        kinds = {node: nodes[node].kind if node in nodes else "" for node in (*nodes, *holds)}
+        layout = classes.layout(self.settings.classes, kinds, without)
+        self._count(without, held, layout, now_s)
         cycle_s, counts = self.settings.cycle_s, Counter(held.values())
-        self._harvesters.watch(counts, self._grants, idle=bool(free), cycle_s=cycle_s, now_s=now_s)
+        able = self._told.users_of(free, self._harvesters.users())
+        self._harvesters.watch(counts, self._grants, idle=able, cycle_s=cycle_s, now_s=now_s)
         if self._settles(now_s):
             return
         world = self._engine.world
@@ -194,22 +208,22 @@ class Site:
         facts += self._nodes.news(world, nodes, {*free, *held})
         self._left = ()
         self._rounding.pass_to(now_s)
-        self._standing = self._standing_of(held, without, now_s)
+        self._standing = self._standing_of(held, Counter(without.values()), layout, now_s)
         self._settle(tuple(facts), now_s)
-        self._grants = self._granted()
+        self._granted = granted(self._engine.world.unfinished())
         self._rounding.decided(
-            self._standing.entitled(self._divided), self._standing.of_users(self._parts)
+            self._standing.entitled(self._offered), self._standing.of_users(self._parts)
         )
-        waits = Counter(
-            keys.get((each.user, each.harvester), "")
+        waits = [
+            (keys.get((each.user, each.harvester), ""), each.node)
             for each in others
             if not each.begun and each.until_s is None
-        )
-        self._told = may_have(self._grants, Counter(held.values()), waits)
+        ]
+        self._told = told(self._granted, held, waits, self._offered, layout)
         self._see_ahead()
 
     def _standing_of(
-        self, held: Mapping[str, str], without: Mapping[str, int], now_s: float
+        self, held: Mapping[str, str], without: Mapping[str, int], layout: Layout, now_s: float
     ) -> Standing:
         users = {*self._harvesters.users(), *without}
         shares, pools = self._shares(users)
@@ -221,6 +235,7 @@ class Site:
             pools,
             self.settings.reserved(users, self.fair_share, self._clock()),
             self._rounding.behind,
+            layout,
         )
 
     def _shares(self, users: Iterable[str]) -> tuple[dict[str, Share], Pools]:
@@ -253,7 +268,7 @@ class Site:
         self._write(at_s)
 
     def _decided(self, now: Snapshot) -> Target:
-        self._parts = self._standing.divided(len(now.nodes))
+        self._parts = self._standing.parts(now.nodes)
         target = decide(now, self._standing, self._policy, self._parts)
         return replace(target, wake_s=now.now_s + SOON_S)
 
@@ -278,39 +293,43 @@ class Site:
         self._journal.compact(at_s, saved)
         self._engine = Engine(saved=saved)
 
-    def _granted(self) -> dict[str, int]:
-        found = granted(self._engine.world.unfinished())
-        return {key: len(nodes) for key, nodes in found.items()}
-
     def _see_ahead(self) -> None:
         """Find who is next when a node becomes free, and which nodes are to be given back."""
         standing, grants = self._standing, self._grants
         have = Counter(standing.held.values())
-        self._beyond = tuple(
-            sorted(node for node, key in standing.held.items() if have[key] > grants.get(key, 0))
-        )[:MOST_CLAIMS]
+        self._beyond = tuple(sorted(self._told.beyond))[:MOST_CLAIMS]
         self._next = frozenset()
-        # Not while somebody waits for what he may have: the node is his.
-        if any(have[key] < grants.get(key, 0) for key in standing.parties):
+        # Not while somebody waits for what he may have: the node is his. And where nodes have
+        # classes, nobody knows whose the next one would be before it is there.
+        if standing.layout.names or any(have[key] < grants.get(key, 0) for key in standing.parties):
             return
-        now, then = standing.divided(self._divided), standing.divided(self._divided + 1)
+        count = len(self._offered)
+        now, then = standing.divided(count), standing.divided(count + 1)
         self._next = frozenset(key for key in then if then[key] > now[key])
 
     # What it shows.
 
-    def _count(self, without: Mapping[str, int], held: Mapping[str, str], now_s: float) -> None:
+    def _count(
+        self, without: Mapping[str, str], held: Mapping[str, str], layout: Layout, now_s: float
+    ) -> None:
         """Add to the account what users had since the last look, with leave and without."""
         last_s, self._looked_s = self._looked_s, now_s
         if last_s is None:
             return
         seconds = min(now_s - last_s, 3 * self.settings.cycle_s)
-        beyond: dict[str, int] = defaultdict(int, without)
-        for key, have in Counter(held.values()).items():
+        beyond = Counter(without.values())
+        for key, more in excess(self._granted, held, self._told).items():
             if key in self._standing.parties:
-                more = max(0, have - self._grants.get(key, 0))
                 beyond[self._harvesters[key].peer.user] += more
+        # Those of one user are counted once, for whatever reason they are too many.
+        beyond |= over_limits(self._holders, self._standing.shares, layout)
         for user, have in self._users_held.items():
             self.account.passed(user, seconds, held=have, without=beyond[user])
+
+    @property
+    def _users_held(self) -> Counter[str]:
+        """How many nodes users have, as the last look has shown."""
+        return Counter(self._holders.values())
 
     def status(self, peer: Peer, now_s: float) -> dict[str, Any]:
         """Return what an administrator sees of all users, and any user of himself.
@@ -321,48 +340,42 @@ class Site:
         now_s : float
         """
         users = self._harvesters.users()
-        known = users.keys() | self._users_held.keys() | self.account.users.keys()
+        users_held = self._users_held
+        known = users.keys() | users_held.keys() | self.account.users.keys()
         if not self.sees_all(peer):
             known = {peer.user}
-        _, pools = self._shares(self._users_held)
+        _, pools = self._shares(users_held)
         rows, others = view.users(
             known,
             users,
             self.settings,
             self.fair_share,
             grants=self._grants,
-            held=self._users_held,
+            held=users_held,
             account=self.account,
         )
-        return {
+        found = {
             "schema": "hpcext.broker-status/1",
             "partition": self.settings.partition,
             "decides": not self._settles(now_s) and not self._journal.behind,
             "failed": self._refused,
-            "nodes": self._divided,
+            "nodes": len(self._offered),
             "shares": view.shares(self.settings, self.fair_share, now_s),
             "all": self.sees_all(peer),
-            "together": view.together(pools, self._users_held) if self.sees_all(peer) else [],
-            "reservations": self._reservations(peer),
+            "together": view.together(pools, users_held) if self.sees_all(peer) else [],
+            "reservations": view.reservations(
+                self.settings.reservations,
+                self._clock(),
+                lambda user: names_of(user, self.fair_share),
+                users_held,
+                viewer=None if self.sees_all(peer) else peer.user,
+            ),
             "users": rows,
             "others": others,
         }
-
-    def _reservations(self, peer: Peer) -> list[dict[str, Any]]:
-        """Return the reservations that hold or are to come; for others than administrators theirs.
-
-        Of those of a group or an account, only administrators see what its members have.
-        """
-        if not self.settings.reservations:
-            return []
-        everything = self.sees_all(peer)
-        users = self._users_held if everything else (peer.user,)
-        names = {user: names_of(user, self.fair_share) for user in users}
-        return [
-            view.reservation(each, self._clock(), names, self._users_held, all_=everything)
-            for each in self.settings.reservations
-            if each.ends_at > self._clock() and (everything or each.owner in names[peer.user])
-        ]
+        if self.settings.classes:
+            found["classes"] = view.classes(known, self._standing, self._granted, self._holders)
+        return found
 
     def sees_all(self, peer: Peer) -> bool:
         """Return whether somebody may see all users."""
@@ -380,15 +393,6 @@ class Site:
             shares_unknown=settings.shares_unknown,
             pools=settings.pools,
             reservations=settings.reservations,
+            classes=settings.classes,
         )
         self._policy = settings.decider()
-
-
-def short(saved: Saved) -> Saved:
-    """Return a world without jobs that have ended, and with the last stretch of the others."""
-    jobs = tuple(job for job in saved.jobs if not job.state.final)
-    records = {
-        job.id: replace(saved.records[job.id], segments=saved.records[job.id].segments[-1:])
-        for job in jobs
-    }
-    return replace(saved, jobs=jobs, records=records)

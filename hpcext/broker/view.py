@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Any
 
 from hpcext.broker.account import Account, Had
-from hpcext.broker.division import Pools
+from hpcext.broker.decision import Standing
+from hpcext.broker.division import Pools, Share
 from hpcext.broker.fair_share import Reading
 from hpcext.broker.harvesters import Harvester
 from hpcext.broker.reservations import USER, Reservation
@@ -111,6 +112,77 @@ def reservation(
         "holds": each.holds(at_s),
         "held": sum(held[user] for user in users) if all_ or each.kind == USER else None,
     }
+
+
+def reservations(
+    all_of: Sequence[Reservation], at_s: float, names_of: Callable[[str], Set[str]],
+    held: Mapping[str, int], *, viewer: str | None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return the reservations that hold or are to come, as somebody may see them.
+
+    Of those of a group or an account, only administrators see what its members have.
+
+    Parameters
+    ----------
+    all_of : sequence of Reservation
+    at_s : float
+        Now, in seconds since the epoch.
+    names_of : callable
+        The names of limits and reservations that are for a user.
+    held : Mapping[str, int]
+        Nodes of users.
+    viewer : str or None
+        The user who sees the own ones; None: an administrator, who sees all.
+    """
+    if not all_of:
+        return []
+    names = {user: names_of(user) for user in (held if viewer is None else (viewer,))}
+    return [
+        reservation(each, at_s, names, held, all_=viewer is None)
+        for each in all_of
+        if each.ends_at > at_s and (viewer is None or each.owner in names[viewer])
+    ]
+
+
+def classes(
+    known: Set[str], standing: Standing, granted: Mapping[str, Collection[str]],
+    holders: Mapping[str, str],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return what users have of each class of nodes, and may have.
+
+    Parameters
+    ----------
+    known : set of str
+        Users who are shown.
+    standing : Standing
+        At the last decision.
+    granted : Mapping[str, collection of str]
+        The nodes of each harvester by it.
+    holders : Mapping[str, str]
+        Node → the user who has it.
+    """
+    layout = standing.layout
+    held = Counter((user, layout.of.get(node, "")) for node, user in holders.items())
+    given = Counter(
+        (standing.parties[name].user, layout.of.get(node, ""))
+        for name, nodes in granted.items()
+        if name in standing.parties
+        for node in nodes
+    )
+    rows = [
+        {
+            "class": name,
+            "user": user,
+            "limit": standing.shares.get(user, Share()).limits.get(name),
+            "granted": given[user, name],
+            "held": held[user, name],
+        }
+        for name in layout.names
+        for user in sorted(known & {*standing.shares, *holders.values()})
+    ]
+    return [row for row in rows if row["limit"] is not None or row["granted"] or row["held"]][
+        :MOST_ROWS
+    ]
 
 
 def row(

@@ -27,6 +27,7 @@ from hpcext.render.words import UNKNOWN, duration
 from hpcext.text import are, counted
 
 NO_LIMIT = "none"
+NO_CLASS = "of no class"
 
 COLUMNS = (
     "user", "weight", "fair share", "priority", "limit", "trainers", "want", "granted", "held",
@@ -160,19 +161,27 @@ def status(args: argparse.Namespace, out: Output) -> int:
         age_s = shares["age_s"]
         holds = "as nobody was known" if age_s is None else f"as it was {duration(age_s)} ago"
         out.note(f"the fair share stays {holds}: {shares['failed']}")
-    rows = [_row(row, shares["from"]) for row in document["users"]]
-    out.table(COLUMNS, rows + _others(document.get("others")))
+    users = [_row(row, shares["from"]) for row in document["users"]]
+    out.table(COLUMNS, users + _others(document.get("others")))
     if document["together"]:
         out.table(
             ("together", "limit", "held"),
             [(row["name"], str(row["limit"]), str(row["held"])) for row in document["together"]],
         )
+    # Where there are none, and from a broker of an older release, nothing is said of classes.
+    if rows := document.get("classes"):
+        out.table(("class", "user", "limit", "granted", "held"), [_class(row) for row in rows])
     if document["reservations"]:
         out.table(
             ("reservation", "nodes", "held", "from", "to", "in force"),
             [_reservation(row) for row in document["reservations"]],
         )
     return 0
+
+
+def _class(row: Mapping[str, Any]) -> tuple[str, ...]:
+    limit = NO_LIMIT if row["limit"] is None else str(row["limit"])
+    return row["class"] or NO_CLASS, row["user"], limit, str(row["granted"]), str(row["held"])
 
 
 def _reservation(row: Mapping[str, Any]) -> tuple[str, ...]:

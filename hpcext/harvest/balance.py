@@ -99,6 +99,8 @@ class LeaseBalance:
         self.soon = False
         # More than our part, at the last look.
         self._over_part = False
+        # The leases of nodes that are not ours by name, at the last look.
+        self._had_beside: set[int] = set()
         # Nodes are on their way to another job.
         self._yields = False
         # What the broker of the site has said at this look.
@@ -127,10 +129,11 @@ class LeaseBalance:
         await self._give_back(lease for lease in self._own() if lease.node in avoided)
         await self._ask_site(set(idle) - useless)
         want, part = self._wanted(), self._part(set(idle) - useless)
+        await self._obey_only()
         await self._fewer(part, want)
         self._account.missing = missing.why(self._looked(short, part, now))
         want, own = want if part is None else min(want, part), len(self._own())
-        holes = [hole for hole in holes if hole.node not in avoided]
+        holes = [hole for hole in holes if hole.node not in avoided and self._may(hole.node)]
         takes = self._takes(holes, taken, want, now)
         # A request may be refused, so these nodes are not claimed from others at once.
         lacks = 0 if part is None else min(want, self._terms.max_nodes) - own - len(takes)
@@ -194,6 +197,7 @@ class LeaseBalance:
             coming=[each.node for each in own if each.ends_at and not each.devices],
             part=part,
             leave=self._leave.why if self._leave else "",
+            only=self._only,
             why_refused=self._account.not_given,
             tickets_keep=self._jobs.system.whole_nodes,
         )
@@ -234,11 +238,37 @@ class LeaseBalance:
             return self._neighbours.obey(nodes, self._leave.next, self._leave.claim)
         return self._neighbours.divide(len(set(idle)), len(own), have, self._usable(idle))
 
+    @property
+    def _only(self) -> frozenset[str] | None:
+        """The nodes that may be taken by what the broker of the site says; None: any."""
+        return self._leave.only if self._leave else None
+
+    def _may(self, node: str) -> bool:
+        return self._only is None or node in self._only
+
+    async def _obey_only(self) -> None:
+        """Give up nodes that are not ours by name: at once what we only wait for.
+
+        Those that we have are given back once others wait for nodes, like those that are too many.
+        """
+        beside = [lease for lease in self._own() if not self._may(lease.node)]
+        await self._give_back(lease for lease in beside if lease.ends_at is None)
+        there = [lease for lease in beside if lease.ends_at is not None]
+        over, self._had_beside = self._had_beside, {lease.number for lease in there}
+        # Twice in a row, as in `_fewer`.
+        there = [lease for lease in there if lease.number in over and not lease.closing()]
+        self.soon |= bool(self._had_beside - over)
+        waiting = self._neighbours.waiting - sum(lease.released for lease in self._own())
+        left = sum(not lease.leaving for lease in there) - max(0, waiting)
+        await self._give_back(surplus(there, max(0, left), self._loss, self._neighbours.asked))
+
     async def _fewer(self, part: int | None, want: int) -> None:
         """Give back what is not worth its node, and what is others' part."""
         own = self._own()
         # Twice in a row: what was asked one after the other may not fit together.
         over = part is not None and sum(not lease.leaving for lease in own) > part
+        # Those that are ours by name are no more than that.
+        over = over and self._only is None
         self.soon |= over and not self._over_part
         # A node is given up only if another harvester waits for one: two that see the queue at
         # different times may divide it differently, and no node should become idle because of that.
@@ -285,7 +315,14 @@ class LeaseBalance:
 
     async def _withdraw(self, lacks: int) -> int:
         """Take back claims that are more than what lacks; return how many of these had begun."""
-        return await self._jobs.withdraw_claims(self._claims()[max(0, lacks) :])
+        claims = self._claims()
+        fit = [each for each in claims if self._fits(each)]
+        unfit = [each for each in claims if not self._fits(each)]
+        return await self._jobs.withdraw_claims([*unfit, *fit[max(0, lacks) :]])
+
+    def _fits(self, claim: Lease) -> bool:
+        """Return whether a claim can begin only where we may take a node."""
+        return self._only is None or (self._may(claim.node) and not claim.anywhere)
 
     async def _claim(self, lacks: int, ends: dict[str, float]) -> None:
         """Have others see in the queue that so many nodes are lacking.
@@ -294,16 +331,20 @@ class LeaseBalance:
         otherwise.
         """
         now = time.time()
-        known = {lease.node for lease in self._leases.values()}
+        known, idle = {lease.node for lease in self._leases.values()}, set(self._ground.idle)
         more = min(lacks, AT_ONCE) - len(self._claims())
         for node in self._neighbours.to_ask(self._ground.suiting()):
             if more <= 0:
                 break
-            if node in known or node in self._avoid():
+            if node in known or node in self._avoid() or not self._may(node):
+                continue
+            if self._only is not None and node in idle:
+                # It is taken, not claimed; a claim begins there, and on no other node in its place.
                 continue
             hole = self._ground.hole(node, ends.get(node, math.inf))
             if minutes := self._terms.minutes(hole, now):
-                await self._jobs.request([LeaseRequest(node, minutes)], claim=True)
+                named = self._only is not None
+                await self._jobs.request([LeaseRequest(node, minutes)], claim=True, named=named)
                 more -= 1
 
     def _count(self, short: Collection[Hole]) -> None:

@@ -61,6 +61,8 @@ class Lease:
         Whether its file must be written again.
     claim : bool
         Whether it waits for a node that another harvester has, and should give up.
+    anywhere : bool
+        Whether it may begin on any node like its own, as far as is known.
     why : str
         The batch system's last reason why its job waits.
     """
@@ -84,6 +86,7 @@ class Lease:
     released: bool = False
     stale: bool = False
     claim: bool = False
+    anywhere: bool = False
     why: str = ""
 
     @classmethod
@@ -108,6 +111,8 @@ class Lease:
             bool(said.get("planned", True)),
             released=(path.parent / agent.RELEASE_FILE).exists(),
             claim=bool(said.get("claim", False)),
+            # It is not written down.
+            anywhere=bool(said.get("claim", False)),
         )
 
     def write(self, terms: Terms) -> None:

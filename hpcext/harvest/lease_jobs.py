@@ -139,7 +139,9 @@ class LeaseJobs:
         except BatchError as error:
             log.warning("some leases may still be waiting to start: %s", error)
 
-    async def request(self, requests: Iterable[LeaseRequest], *, claim: bool = False) -> None:
+    async def request(
+        self, requests: Iterable[LeaseRequest], *, claim: bool = False, named: bool = False
+    ) -> None:
         """Ask for leases.
 
         Parameters
@@ -147,9 +149,11 @@ class LeaseJobs:
         requests : iterable of LeaseRequest
         claim : bool
             They wait for nodes that other harvesters have.
+        named : bool
+            Claims are for these nodes alone, and not for any like them.
         """
         for each in requests:
-            await self._request(each, claim=claim)
+            await self._request(each, claim=claim, anywhere=claim and not named)
 
     def place(self, lease: Lease, node: str) -> None:
         """Note that a lease that was requested on any node has begun on this one."""
@@ -244,8 +248,9 @@ class LeaseJobs:
 
     # Asking for one.
 
-    async def _request(self, request: LeaseRequest, *, claim: bool) -> None:
+    async def _request(self, request: LeaseRequest, *, claim: bool, anywhere: bool) -> None:
         lease = self._new(request, claim=claim)
+        lease.anywhere = anywhere
         script = lease.directory / "lease.sh"
         try:
             private.make(lease.directory)
@@ -269,7 +274,7 @@ class LeaseJobs:
             gpus=0 if self._terms.logical else self._terms.gpus,
             minutes=request.minutes,
             directory=lease.directory,
-            anywhere=claim,
+            anywhere=anywhere,
         )
         try:
             lease.job_id = await asyncio.to_thread(self.system.submit, order, script)

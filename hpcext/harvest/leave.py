@@ -124,6 +124,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
         How many nodes are divided among all harvesters; 0: it does not say.
     less : str
         Why the harvester may have fewer than it wants; empty if it may have these.
+    only : tuple of str or None
+        Where the site has classes of nodes: the nodes that the harvester may have, and no others.
     """
 
     nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -134,6 +136,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     elsewhere: bool = False
     of: Annotated[int, msgspec.Meta(ge=0)] = 0
     less: str = ""
+    only: Union[tuple[str, ...], None] = None  # noqa: UP007  (read at run time)
 
 
 class BrokerError(HpcextError):

@@ -36,6 +36,8 @@ class Look(NamedTuple):
         The number of nodes that are our part beside other harvesters; None: there are no others.
     leave : str
         What the broker of the site says of that; empty if nobody asks it.
+    only : collection of str or None
+        The nodes that may be taken by what the broker says; None: any.
     why_refused : str
     tickets_keep : bool
         Whether a job on one slot of a node keeps the whole node from being leased.
@@ -52,6 +54,7 @@ class Look(NamedTuple):
     coming: Collection[str] = ()
     part: int | None = None
     leave: str = ""
+    only: Collection[str] | None = None
     why_refused: str = ""
     tickets_keep: bool = False
 
@@ -105,7 +108,7 @@ def _of_idle(looked: Look) -> str:
             f"{_some(soon)} {are(len(soon))} idle only since the last look, and will be "
             "requested soon"
         )
-    if looked.part == 0:
+    if looked.part == 0 or (looked.only is not None and free.isdisjoint(looked.only)):
         return looked.leave or "the idle nodes are the share of other harvesters now"
     if again := {node: looked.refused[node] for node in free & looked.refused.keys()}:
         said = f": {looked.why_refused}" if looked.why_refused else ""

@@ -38,12 +38,15 @@ class Leave(NamedTuple):
         Nodes to claim first.
     why : str
         One sentence for users who wait.
+    only : frozenset of str or None
+        The nodes that may be taken, and no others; None: any.
     """
 
     nodes: int | None
     next: bool = False
     claim: tuple[str, ...] = ()
     why: str = ""
+    only: frozenset[str] | None = None
 
 
 class SiteLeave:
@@ -103,7 +106,8 @@ class SiteLeave:
             return self._without("decides nothing now", _short(found.keep), now_s)
         self._heard_s = now_s
         self._say("the site's broker says how many nodes it may have")
-        return Leave(found.nodes, found.next, found.claim, _part(found))
+        only = None if found.only is None else frozenset(found.only)
+        return Leave(found.nodes, found.next, found.claim, _part(found), only)
 
     def _without(self, what: str, why: str, now_s: float) -> Leave | None:
         if self._heard_s is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from hpcext.batch.leasing import Idle, Other
@@ -76,8 +76,8 @@ class Machine:
             self.peer(user), Ask(harvester_of(user), PARTITION, 4, want, said), self.now_s
         )
 
-    def look(self, *, taken: frozenset[str] = frozenset()) -> None:
-        """A cycle passes, and the broker looks."""
+    def look(self, *, taken: frozenset[str] = frozenset(), waits: Iterable[Other] = ()) -> None:
+        """A cycle passes, and the broker looks; `waits`: leases for nodes by name."""
         self.now_s += self.settings.cycle_s
         nodes = {
             name: Idle(name, name not in self.held and name not in taken, False, 4, "a100", 8, 8000)
@@ -87,6 +87,7 @@ class Machine:
             Other(harvester, user, node, True, 0.0) for node, (user, harvester) in self.held.items()
         ]
         others += [Other(harvester_of(user), user, "", False) for user in self.waits]
+        others += waits
         self.site.look(nodes, others, self.now_s)
 
     def take(self, user: str, *nodes: str) -> None:

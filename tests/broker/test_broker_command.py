@@ -125,11 +125,7 @@ def test_the_first_group_of_the_file_that_somebody_is_in_counts(file: Path) -> N
             "groups: x: together: -1 (valid: an integer",
         ),
         ('partition = "p"\n[users.x]\ntogether = 1', "users: x: unknown key 'together'"),
-        (
-            'partition = "p"\nbatch = "lsf"\nshares = "batch"',
-            "lsf has no fair share or accounts that a broker can read",
-        ),
-        ('partition = "p"\nbatch = "lsf"\n[accounts.x]\ntogether = 1', "lsf has no fair share or"),
+        ('partition = "p"\nbatch = "lsf"\n[accounts.x]\ntogether = 1', "lsf has no accounts"),
         ('partition = "p"\nbatch = "pbs"', "batch: unknown batch system 'pbs' (valid: slurm, lsf)"),
     ],
 )

@@ -204,7 +204,7 @@ to = 2026-12-01T20:00:00
 def test_an_account_needs_a_batch_system_that_has_some(tmp_path: Path) -> None:
     text = FILE.replace('user = "ann"', 'account = "thesis"')
     assert load(written(tmp_path, text)).asks
-    with pytest.raises(InputError, match="lsf has no fair share or accounts"):
+    with pytest.raises(InputError, match="lsf has no accounts"):
         load(written(tmp_path, f'batch = "lsf"\n{text}'))
 
 

@@ -109,7 +109,7 @@ def test_nodes_on_their_way_between_trainers_are_granted_once() -> None:
     comes = replace(comes, goal={"n4": 4, "n2": 4})
     now = snapshot([leaves, comes, running("bob", 2, "567")], 8)
     standing = standing_of(now.jobs, now.nodes, Settings("p"), 0.0)
-    target = decide(now, standing, EQUAL, standing.divided(8))
+    target = decide(now, standing, EQUAL, standing.parts(now.nodes))
     granted = [node for grant in target.grants.values() for node in grant.alloc]
     assert len(granted) == len(set(granted)) == 8
     assert target.grants[leaves.id].alloc == both

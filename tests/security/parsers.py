@@ -29,6 +29,9 @@ from hpcext.batch.lsf import (
     engine as lsf_engine,
 )
 from hpcext.batch.lsf import (
+    fair_share as lsf_fair_share,
+)
+from hpcext.batch.lsf import (
     idle as lsf_idle,
 )
 from hpcext.batch.lsf import (
@@ -53,6 +56,7 @@ from hpcext.batch.slurm import reads as slurm_reads
 from hpcext.batch.slurm import requeued
 from hpcext.batch.slurm import rest as slurm_rest
 from hpcext.batch.slurm import site as slurm_site
+from hpcext.broker import classes
 from hpcext.core.errors import InputError
 from hpcext.core.values import Action, Kind
 from hpcext.dashboard import server as dashboard
@@ -303,12 +307,17 @@ PARSERS = {
         lambda path: munge.parse_decoded(0, path.read_bytes()),
         (b"STATUS:          0\nUID:             1001\nLENGTH:          3\n\nx\n\n",),
     ),
+    "a hostlist of a broker": Parser(text(classes.expand), (b"gpu[001-016,20],login1", b"a[1]-ib")),
     "a name of a question": Parser(text(drop.parse_name), (b"1001." + b"a" * 32,)),
     "bhosts": Parser(text(lsf_idle.parse_hosts), recorded("*/bhosts-*")),
     "bhosts' GPUs": Parser(text(lsf_idle.parse_gpus), recorded("lsf/bhosts-*")),
     "bslots": Parser(text(lsf_idle.parse_windows), recorded("lsf/bslots-*.txt")),
     "bqueues": Parser(text(lsf_queues.parse_queue), recorded("*/bqueues-*.txt")),
     "all of bqueues": Parser(text(lsf_queues.parse_queues), recorded("*/bqueues-*.txt")),
+    "LSF's shares": Parser(
+        text(lsf_fair_share.parse_shares),
+        recorded("lsf/bhpart-*.txt") + recorded("lsf/bqueues-shares.txt"),
+    ),
     "brsvs": Parser(
         text(lambda said: lsf_reserved.parse_reserved(said, 1.8e9)), recorded("lsf/brsvs*.txt")
     ),

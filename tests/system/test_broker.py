@@ -217,6 +217,38 @@ def test_a_reservation_moves_nodes_from_others_once_it_is_read(
 
 
 @pytest.mark.slow
+def test_of_a_class_of_nodes_whoever_may_have_none_has_none(
+    slurm: Cluster, place: Site, other: Site, broker: Broker
+) -> None:
+    """Nodes are taken by name, also those that others have and are to give back."""
+    user = f'[users."{slurm.user}"]\nlimits = {{ front = 0 }}'
+    broker.write(f'[classes.front]\nnodes = "n[1-2]"\n{user}')
+    broker.start()
+    for one in (place, other):
+        one.environ["HPCEXT_BROKER"] = broker.where
+        trainers(one)
+
+    def nodes_of(user: str) -> set[str]:
+        said = slurm.run("squeue", "-h", "-o", "%N", "-t", "RUNNING", "-p", "harvest", "-u", user)
+        return set(said.stdout.split())
+
+    first = harvest(place)
+    slurm.wait_for(lambda: nodes_of(slurm.user) == {"n3", "n4"}, "the other nodes", 300)
+    said = "the limit of the class front is 0"
+    slurm.wait_for(lambda: said in said_of_broker(place), "the reason")
+    _looks(slurm, place, 3)
+    assert nodes_of(slurm.user) == {"n3", "n4"}
+    second = harvest(other)
+    slurm.wait_for(lambda: len(nodes_of("root")) == 3, "parts by class", 300)
+    assert nodes_of("root") > {"n1", "n2"}
+    assert nodes_of(slurm.user) < {"n3", "n4"}
+    for one in (place, other):
+        _looks(slurm, one, 3)
+    assert leases_of(slurm) == Counter({slurm.user: 1, "root": 3})
+    all_end(slurm, {place: first, other: second})
+
+
+@pytest.mark.slow
 def test_a_hostile_user_gets_nothing_and_stops_nobody(
     slurm: Cluster, place: Site, other: Site, third: Site, broker: Broker
 ) -> None:

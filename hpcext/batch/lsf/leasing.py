@@ -12,19 +12,25 @@ import contextlib
 import logging
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from hpcext.allocation import JobId
 from hpcext.batch import lsf, runner
-from hpcext.batch.leasing import LEASE, Held, Idle, LeaseSubmission, Other
+from hpcext.batch.leasing import LEASE, Association, Held, Idle, LeaseSubmission, Other
 from hpcext.batch.lsf import idle as lsf_idle
 from hpcext.batch.lsf import inside as lsf_inside
 from hpcext.batch.lsf import jobs as lsf_jobs
 from hpcext.batch.lsf import probe as lsf_probe
 from hpcext.batch.lsf import reserved as lsf_reserved
 from hpcext.batch.lsf.engine import LsfEngine
+from hpcext.batch.lsf.fair_share import (
+    parse_shares,
+    partition_shares_command,
+    queue_shares_command,
+)
 from hpcext.batch.lsf.queues import parse_queue, queues_command
 from hpcext.core.errors import BatchError
 from hpcext.launch import agent
@@ -181,6 +187,7 @@ class LsfLeasing:
     """
 
     whole_nodes = True
+    has_accounts = False
 
     def __init__(self, gpu_option: str = GPU_OPTION) -> None:
         self._gpu_option = gpu_option
@@ -249,6 +256,22 @@ class LsfLeasing:
             for job_id, each in known.items()
             if each.harvester != but
         )
+
+    def associations(self, partition: str) -> tuple[Association, ...]:
+        """Return the fair share of all users in a queue, or that of all host partitions.
+
+        A cluster has it in queues or in host partitions, never in both (lsb.hosts, HostPartition).
+        """
+        found = parse_shares(runner.run(queue_shares_command(partition)))
+        if not found and shutil.which("bhpart"):
+            # Its exit code is not documented if there are no host partitions.
+            found = parse_shares(runner.everything_said(partition_shares_command()))
+        if not found:
+            raise BatchError(
+                f"queue {partition} has no fairshare (lsb.queues), and no host partition has "
+                "(lsb.hosts), so that LSF has no shares of users"
+            )
+        return found
 
     def script(self, agent: str, directory: Path) -> str:
         """Return the script of a lease's job."""

@@ -34,6 +34,7 @@ class SlurmLeasing:
     """Slurm as a :class:`~hpcext.batch.leasing.Leasing`."""
 
     whole_nodes = False
+    has_accounts = True
 
     def __init__(self) -> None:
         self._hidden: bool | None = None
@@ -66,8 +67,8 @@ class SlurmLeasing:
         found = slurm_idle.parse_others(runner.run(command, environ=slurm.epoch_times()), mark)
         return tuple(each for each in found if each.harvester != but)
 
-    def associations(self) -> tuple[Association, ...]:
-        """Return the fair share of all users."""
+    def associations(self, partition: str = "") -> tuple[Association, ...]:
+        """Return the fair share of all users, which is the same in all partitions."""
         return fair_share.parse_fair_share(runner.run(fair_share.fair_share_command()))
 
     def script(self, agent: str, directory: Path) -> str:

@@ -103,10 +103,11 @@ class Account:
             had[user_of(job.id)].update(node for node in job.held if node in world.offered)
         self._had = tuple(float(len(had[user])) for user in self._users)
         wants = {user: party.want for user, party in standing.parties.items()}
-        known = (len(world.offered), wants, standing.reserved)
+        counts = standing.layout.counts(world.offered)
+        known = (counts, wants, standing.reserved)
         if known != self._known:
             self._known = known
-            self._entitled = self._levels(standing.entitled(len(world.offered)))
+            self._entitled = self._levels(standing.entitled(world.offered))
             self._wanted = self._levels(wants)
 
     def _levels(self, found: Mapping[str, float]) -> tuple[float, ...]:

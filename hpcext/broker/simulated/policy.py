@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from hpcext.broker.classes import layout
 from hpcext.broker.decision import Party, Standing, decide
 from hpcext.broker.division import Pools
 from hpcext.broker.fair_share import Reading
@@ -74,6 +75,7 @@ def standing_of(
         Pools(settings.pools, {user: pools for user, (_, pools) in parts.items()}),
         settings.reserved(own, NOBODY_SAYS, at_s),
         behind,
+        layout(settings.classes, {name: node.kind for name, node in nodes.items()}),
     )
 
 
@@ -100,9 +102,9 @@ class ByWeights:
         self._rounding.pass_to(now.now_s)
         at_s = self._zero_at + now.now_s
         standing = standing_of(now.jobs, now.nodes, self._settings, at_s, self._rounding.behind)
-        parts = standing.divided(len(now.nodes))
+        parts = standing.parts(now.nodes)
         target = decide(now, standing, self._policy, parts)
-        self._rounding.decided(standing.entitled(len(now.nodes)), parts)
+        self._rounding.decided(standing.entitled(now.nodes), standing.of_users(parts))
         return replace(target, wake_s=self._wake_s(now.now_s, target))
 
     def _wake_s(self, now_s: float, target: Target) -> float | None:

@@ -114,13 +114,38 @@ def _gpus(site: Site, hosts: Sequence[Host]) -> int:
 
 
 def bqueues(site: Site, argv: Sequence[str]) -> int:
-    if argv[:1] != ["-l"]:
+    if argv[:1] not in (["-l"], ["-r"]):
         raise RefusedError(f"{' '.join(argv)}: not played by this engine")
     for name in argv[1:] or site.queues:
         if name not in site.queues:
             raise RefusedError(f"{name}: No such queue.")
         _queue(name, site.queues[name])
+        if argv[0] == "-r":
+            # bqueues(1): "if fairshare is defined for the queue, displays recursively the share
+            # account tree of the fairshare queue".
+            _shares(site.queues[name].shares)
     return 0
+
+
+def bhpart(site: Site, argv: Sequence[str]) -> int:
+    if list(argv) != ["-r"]:
+        raise RefusedError(f"{' '.join(argv)}: not played by this engine")
+    if not site.host_partitions:
+        raise RefusedError("No host partition is configured")
+    for name, shares in site.host_partitions.items():
+        print(f"HOST_PARTITION_NAME: {name}\nHOSTS: all")
+        _shares(shares)
+    return 0
+
+
+def _shares(tables: dict[str, dict[str, float]]) -> None:
+    """Tables as "Viewing hierarchical share information for a host partition" shows them."""
+    for path, rows in tables.items():
+        print(f"\nSHARE_INFO_FOR: {path}/")
+        print("USER/GROUP   SHARES  PRIORITY  STARTED  RESERVED  CPU_TIME  RUN_TIME   ADJUST")
+        for name, priority in rows.items():
+            print(f"{name:<12} {1:>6}  {priority:>8.3f} {0:>8} {0:>9} {0:>9.1f} {0:>9} {0:>8.3f}")
+    print()
 
 
 def _queue(name: str, queue: Queue) -> None:
@@ -178,5 +203,5 @@ def bparams(site: Site, argv: Sequence[str]) -> int:
 
 
 COMMANDS: dict[str, Callable[[Site, Sequence[str]], int]] = {
-    each.__name__: each for each in (lsid, bhosts, bqueues, bslots, brsvs, bparams)
+    each.__name__: each for each in (lsid, bhosts, bqueues, bhpart, bslots, brsvs, bparams)
 }

@@ -79,6 +79,9 @@ class Queue:
     preemptive: bool = False
     rerunnable: bool = False
 
+    shares: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of FAIRSHARE: the path of each table of the share tree → user or group → priority."""
+
 
 @dataclass
 class Job:
@@ -207,6 +210,9 @@ class Site:
 
     reservations: str = ""
     """What brsvs prints below its header."""
+
+    host_partitions: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    """Host partition → its share tree, as in :class:`Queue`."""
 
     launch_node: str = ""
     """Where a job's script runs, if that is on no host of the job: Summit's way."""
