@@ -3,7 +3,8 @@
 Three jobs of one pilot run the same training (2 million parameters as in ``suspension.py``,
 Adam, on a CPU, by PyTorch or another framework): ``usual`` imports everything in each attempt
 (``preload = []``), ``learned`` states nothing, and ``preload`` states its modules. Each is
-suspended and resumed in turn, while the others are suspended, so that nothing runs beside it. The time is that from the
+suspended and resumed in turn, while the others are suspended, so that nothing runs beside it. The
+time is that from the
 start of an attempt's supervisor to the end of its first step, by the training's own clock: it
 writes down when a step of a new attempt has ended.
 

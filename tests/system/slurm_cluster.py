@@ -138,7 +138,7 @@ class ClusterError(RuntimeError):
 
 
 class Cluster:
-    """A Slurm of four nodes.
+    """A Slurm of four nodes, or of those that are named.
 
     Parameters
     ----------
@@ -152,14 +152,23 @@ class Cluster:
         sites have it; and each job has an ``extern`` step, as pam_slurm_adopt wants it.
     cpus : int
         Of each node. Cores are confined, too, where the machine has as many.
+    nodes : sequence of str
+        Their names.
     """
 
     def __init__(
-        self, root: Path, more: str = "", *, cgroups: bool = False, cpus: int = CPUS
+        self,
+        root: Path,
+        more: str = "",
+        *,
+        cgroups: bool = False,
+        cpus: int = CPUS,
+        nodes: Sequence[str] = NODES,
     ) -> None:
         if os.getuid() != 0:
             raise ClusterError("a test cluster needs root: it starts daemons and devices")
         self.root = root
+        self.nodes = tuple(nodes)
         self.cgroups = cgroups
         self.user = f"hpcext-{root.name[-8:].lower()}"
         self._daemons: list[subprocess.Popen[bytes]] = []
@@ -167,7 +176,7 @@ class Cluster:
         self._ctld: subprocess.Popen[bytes] | None = None
         self._cgroup_lock: TextIO | None = None
         self._conf = root / "etc" / "slurm.conf"
-        ports = free_ports(3 + len(NODES))
+        ports = free_ports(3 + len(self.nodes))
         self._facts = {
             "root": root,
             "host": socket.gethostname().partition(".")[0],
@@ -175,7 +184,7 @@ class Cluster:
             "dbd_port": ports[1],
             "db_port": ports[2],
             "node_ports": ",".join(map(str, ports[3:])),
-            "nodes": ",".join(NODES),
+            "nodes": ",".join(self.nodes),
             "cpus": cpus,
             "memory": MEMORY_MB,
             "gpus": GPUS,
@@ -202,7 +211,8 @@ class Cluster:
         """Bring it up; returns when every node is idle."""
         if self.cgroups:
             self._claim_cgroups()
-        for name in ("etc", "run", "log", "state", "dev", "home", *(f"spool/{n}" for n in NODES)):
+        spools = (f"spool/{node}" for node in self.nodes)
+        for name in ("etc", "run", "log", "state", "dev", "home", *spools):
             (self.root / name).mkdir(parents=True)
         make_user(self.user, self.root / "home")
         self._make_python()
@@ -220,7 +230,7 @@ class Cluster:
         self._wait(lambda: listens(int(str(self._facts["dbd_port"]))), "slurmdbd", dbd)
         self._add_account()
         self.start_ctld()
-        for node in NODES:
+        for node in self.nodes:
             self.start_node(node)
         self._wait(lambda: self._states() == {"idle"}, "idle nodes", logs="slurm*d*")
 
@@ -378,7 +388,7 @@ class Cluster:
     def _release_cgroups(self) -> None:
         if self._cgroup_lock is None:
             return
-        for controller, node in itertools.product(CONTROLLERS, NODES):
+        for controller, node in itertools.product(CONTROLLERS, self.nodes):
             for path, _, _ in os.walk(CGROUPS / controller / f"slurm_{node}", topdown=False):
                 # What has just been killed may be there for a moment.
                 with contextlib.suppress(OSError):
@@ -404,7 +414,7 @@ class Cluster:
             os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(195, index))
             device.chmod(0o666)
         files = f"{self.root}/dev/gpu[0-{GPUS - 1}]"
-        self._write("gres.conf", f"NodeName={','.join(NODES)} Name=gpu File={files}\n")
+        self._write("gres.conf", f"NodeName={','.join(self.nodes)} Name=gpu File={files}\n")
 
     def _start_munge(self) -> None:
         key = self.root / "etc" / "munge.key"
@@ -526,11 +536,13 @@ def make_user(name: str, home: Path) -> None:
 
 
 @contextlib.contextmanager
-def cluster(more: str = "", *, cgroups: bool = False, cpus: int = CPUS) -> Iterator[Cluster]:
+def cluster(
+    more: str = "", *, cgroups: bool = False, cpus: int = CPUS, nodes: Sequence[str] = NODES
+) -> Iterator[Cluster]:
     """A cluster for a while."""
     root = Path(tempfile.mkdtemp(prefix="hpcext-slurm-"))
     root.chmod(0o755)
-    one = Cluster(root, more, cgroups=cgroups, cpus=cpus)
+    one = Cluster(root, more, cgroups=cgroups, cpus=cpus, nodes=nodes)
     try:
         one.start()
         yield one
