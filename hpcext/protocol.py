@@ -58,8 +58,9 @@ Once a training has made enough steps for a usual duration, it is in ``step_s``:
 and the longest of its steps in this attempt, in seconds; before that it is null.
 
 ``beforehand`` is empty, or has ``modules`` that can be imported before the script of the next
-attempt begins, and what a manager has to see explained by their import: ``environ``, variables that
-have changed since the process began, and ``compiled``, packages that were imported till then.
+attempt begins, and what a manager has to see explained by their import: ``environ``, digests of
+variables that have changed since the process began (null for one that is gone), and ``compiled``,
+packages that were imported till then.
 
 If ``suspendable`` is false (the default is true), the training has not reached a point at which it
 can be suspended; then of the other keys only ``metrics`` and ``notes`` count. ``notes`` is a list
@@ -354,3 +355,11 @@ def user_directory(kind: str) -> Path:
     except RuntimeError:
         what = f"the account has no home directory: set HOME or {variable}"
         raise FileNotFoundError(errno.ENOENT, what) from None
+
+
+def digest(value: str) -> str:
+    """Return a digest of the value of a variable, which may be a secret, to compare it by."""
+    # Imported here, since few who speak the protocol need it.
+    import hashlib  # noqa: PLC0415
+
+    return hashlib.sha256(os.fsencode(value)).hexdigest()[:32]

@@ -280,13 +280,11 @@ class Preloaded:
     def _nursery(self, key: _Key) -> Nursery:
         base = os.environ if self._base is None else self._base
         environ = {**environment.DEFAULTS, **base, **dict(key.own), preload.PADDING: ROOM}
+        environ[preload.PREMISE] = key.premise
         if key.mode == preload.RANKS:
             environ = allocation.without_task(environ)
         return Nursery(
-            lambda fd: [
-                *(*key.python, preload.__file__, str(fd), PADDING),
-                *(key.mode, key.premise, *key.modules),
-            ],
+            lambda fd: [*key.python, preload.__file__, str(fd), PADDING, key.mode, *key.modules],
             environ=environ,
             cwd=key.cwd,
             after=0,

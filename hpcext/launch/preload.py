@@ -1,6 +1,6 @@
 """A process that has imported what a command imports, and forks supervisors whose command goes on.
 
-Run as ``PYTHON [OPTION...] .../launch/preload.py FD PADDING alone|ranks PREMISE MODULE...`` by the
+Run as ``PYTHON [OPTION...] .../launch/preload.py FD PADDING alone|ranks MODULE...`` by the
 interpreter of the job, in its environment, where FD is a socket of whoever starts supervisors. It
 imports the modules, and then is a :mod:`~hpcext.launch.nursery`. The command of a supervisor that
 it forks is not executed but run in a further fork, which already has the modules. For all that it
@@ -12,9 +12,10 @@ Where that cannot be so, it is executed as usual: if the environment is another 
 were imported in, if the file of one has changed since, or if the words are no script or module for
 this interpreter.
 
-PREMISE is ``null``, or what a session has found of its script's imports, as JSON. Nothing is forked
-here unless the import of the first module explains all of that, for then the script has done
-nothing before it that could have made a difference.
+A variable has ``null``, or what a session has found of its script's imports, as JSON; a command
+line would show to everybody what variables a script sets. Nothing is forked here unless the import
+of the first module explains all of that, for then the script has done nothing before it that could
+have made a difference.
 
 PADDING, and a variable of that name, make room for the words and the environment of the command.
 """
@@ -38,6 +39,9 @@ ALONE, RANKS = "alone", "ranks"
 PADDING = "PADDING_OF_HPCEXT"
 """The variable whose value is overwritten by the environment of the command."""
 
+PREMISE = "PREMISE_OF_HPCEXT"
+"""The variable that has the premise."""
+
 _GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 """Devices that a process which is forked further must not have open."""
 
@@ -50,8 +54,9 @@ class UnfitError(Exception):
 
 
 Premise = Mapping[str, Any] | None
-"""``environ``: how the environment had changed, new values by name, None for what was removed;
-``compiled``: packages with compiled modules that were imported before the framework, or by it."""
+"""``environ``: how the environment had changed, digests of new values by name, None for what was
+removed; ``compiled``: packages with compiled modules that were imported before the framework, or by
+it."""
 
 
 def _import(modules: Sequence[str], premise: Premise, *, of_ranks: bool) -> None:
@@ -98,7 +103,12 @@ def _explain(premise: Mapping[str, Any], before: Mapping[str, str]) -> None:
     UnfitError
         It has not.
     """
-    changes = changes_of(before, os.environ)
+    from hpcext.protocol import digest  # noqa: PLC0415  (found only now)
+
+    changes = {
+        name: None if value is None else digest(value)
+        for name, value in changes_of(before, os.environ).items()
+    }
     if own := sorted(_differing(premise["environ"], changes)):
         raise UnfitError(f"the script sets {own[0]} before it imports")
     packages = {name.partition(".")[0] for name in sys.modules}
@@ -174,12 +184,13 @@ def main() -> int:
         # Of a script, whose modules nobody is to find here.
         del sys.path[0]
     os.environ.pop(PADDING, None)
+    premise = json.loads(os.environ.pop(PREMISE, "null"))
     environ = dict(os.environ)
-    fd, _, mode, premise, *modules = sys.argv[1:]
+    fd, _, mode, *modules = sys.argv[1:]
     control = socket.socket(fileno=int(fd))
     try:
         _find_ours(os.path.dirname(os.path.dirname(here)))
-        _import(modules, json.loads(premise), of_ranks=mode == RANKS)
+        _import(modules, premise, of_ranks=mode == RANKS)
     except UnfitError as error:
         control.send(str(error).encode(errors="replace")[:1000])
         return 1

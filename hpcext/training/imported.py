@@ -47,7 +47,8 @@ def beforehand() -> dict[str, Any]:
     -------
     dict of str to Any
         ``modules``, their names, in order. ``environ``: how the environment has changed since this
-        process began, new values by name, None for what was removed. ``compiled``: packages with
+        process began, digests of new values by name, None for what was removed: a value may be a
+        secret. ``compiled``: packages with
         compiled modules that were imported before the framework, or by it. Empty if nothing is to
         be imported.
     """
@@ -83,7 +84,7 @@ def _changes(environ: Mapping[str, str]) -> dict[str, str | None] | None:
         del now[_LOCALE]
         began.pop(_LOCALE, None)
     return {
-        name: now.get(name)
+        name: protocol.digest(now[name]) if name in now else None
         for name in sorted(began.keys() | now.keys())
         if began.get(name) != now.get(name)
     }

@@ -23,6 +23,7 @@ from hpcext.executors import local as local_
 from hpcext.executors.attempt import learned
 from hpcext.jobfile import parse_jobs
 from hpcext.launch import nurseries as starting
+from hpcext.protocol import digest
 from hpcext.training import imported
 
 ALL_KNOWN = learned.KNOWN
@@ -36,7 +37,7 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def said(*modules: str) -> dict[str, Any]:
     """What a session says of its script, which does nothing before it imports them."""
-    environ = {"SET_BY_IMPORT": "1"} if "heavy" in modules else {}
+    environ = {"SET_BY_IMPORT": digest("1")} if "heavy" in modules else {}
     return {"modules": list(modules), "environ": environ, "compiled": []}
 
 
@@ -133,16 +134,16 @@ async def test_one_that_fails_is_nobodys_concern(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("premise", "why"),
     [
-        ({"environ": {"COUNTED": "1", "GONE": None}, "compiled": ["settled"]}, ""),
+        ({"environ": {"COUNTED": digest("1"), "GONE": None}, "compiled": ["settled"]}, ""),
         # Set by the script: another value, one more, or one that it has set back.
-        ({"environ": {"COUNTED": "2", "GONE": None}, "compiled": []}, "sets COUNTED"),
+        ({"environ": {"COUNTED": digest("2"), "GONE": None}, "compiled": []}, "sets COUNTED"),
         (
-            {"environ": {"COUNTED": "1", "GONE": None, "OWN": "1"}, "compiled": []},
+            {"environ": {"COUNTED": digest("1"), "GONE": None, "OWN": digest("1")}, "compiled": []},
             "the script sets OWN before it imports",
         ),
-        ({"environ": {"COUNTED": "1"}, "compiled": []}, "sets GONE"),
+        ({"environ": {"COUNTED": digest("1")}, "compiled": []}, "sets GONE"),
         (
-            {"environ": {"COUNTED": "1", "GONE": None}, "compiled": ["settled", "another"]},
+            {"environ": {"COUNTED": digest("1"), "GONE": None}, "compiled": ["settled", "another"]},
             "the script imports another first",
         ),
     ],
@@ -165,6 +166,8 @@ def test_it_is_forked_only_where_the_import_explains_what_the_session_found(
             }
         )
         nursery.prepare()
+        # Everybody can read command lines.
+        assert not [each for each in nurseries() if "COUNTED" in " ".join(words(each))]
         while not nursery.failed and any(starting.PADDING in words(each) for each in nurseries()):
             nursery.look()
             time.sleep(0.02)
