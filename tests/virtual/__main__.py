@@ -5,6 +5,7 @@
     python -m tests.virtual 17              one seed, with its story
     python -m tests.virtual 0-9999          many, on all processors; those that fail are shrunk
     python -m tests.virtual --room pilot 17 a pilot in a job of a virtual Slurm; lsf-pilot: of LSF
+    python -m tests.virtual --tells "has restarted" 0-99   which of them tell that, and how often
     python -m tests.virtual --guided 0-9999 as many plays, with faults chosen by what they lead to
     python -m tests.virtual --mutants       which planted bugs are found, and within how many seeds
 """
@@ -44,6 +45,7 @@ def main() -> int:
     parser.add_argument("--guided", action="store_true", help="choose faults by what they lead to")
     parser.add_argument("--until-found", action="store_true", help="stop at the first that fails")
     parser.add_argument("--digest", action="store_true", help="print a digest of each story")
+    parser.add_argument("--tells", metavar="TEXT", help="say which stories have it in a line")
     args = parser.parse_args()
     sys.path.insert(0, str(HERE.parent))
     seeds = [] if ":" in args.seeds else numbers(args.seeds)
@@ -64,10 +66,18 @@ def main() -> int:
         words += [f"--mutant={args.mutant}"] if args.mutant else []
         words += ["--until-found"] if args.until_found else []
         words += ["--digest"] if args.digest else []
+        words += [f"--tells={args.tells}"] if args.tells else []
         words += ["--guided"] if args.guided else []
         return shared(seeds, args.jobs, words)
     by = guide(args.room, seeds[0]) if args.guided else None
-    return many(args.room, seeds, by, until_found=args.until_found, digest=args.digest)
+    return many(
+        args.room,
+        seeds,
+        by,
+        until_found=args.until_found,
+        digest=args.digest,
+        tells=args.tells or "",
+    )
 
 
 def numbers(text: str) -> list[int]:
@@ -150,6 +160,7 @@ def many(
     *,
     until_found: bool = False,
     digest: bool = False,
+    tells: str = "",
 ) -> int:
     """Play seeds, or as many plays that a guide chooses; say which fail, and why."""
     failed = count = 0
@@ -166,6 +177,8 @@ def many(
         if digest:
             story = "\n".join(room.kernel.story)
             print(f"digest of {seed}: {hashlib.sha256(story.encode()).hexdigest()}")
+        if tells and (lines := sum(tells in line for line in room.kernel.story)):
+            print(f"told by {seed}: {lines} times")
         if wrong:
             failed += 1
             print(f"seed {play or seed}: {wrong[0].strip().splitlines()[-1]}", flush=True)
