@@ -1,4 +1,7 @@
-"""What users had, with the broker's leave and without: node-seconds, summed from look to look."""
+"""What users had, with the broker's leave and without, and what they are behind: node-seconds.
+
+They are summed from look to look.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from hpcext import accounts
+from hpcext.broker.rounding import Due
 
 FILE = "account.json"
 
@@ -33,10 +37,13 @@ class Account(msgspec.Struct, kw_only=True):
     Attributes
     ----------
     users : dict of str to Had
+    due : dict of str to Due
+        Of users who take part now.
     """
 
     schema: Literal["hpcext.broker-account/1"] = "hpcext.broker-account/1"
     users: dict[str, Had] = {}
+    due: dict[str, Due] = {}
 
     def of(self, user: str) -> Had:
         """Return what a user had."""

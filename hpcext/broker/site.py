@@ -103,7 +103,7 @@ class Site:
         self._harvesters = Harvesters(self._engine.world, name_of, now_s)
         self._standing = Standing({}, {}, {}, {})
         self._clock = clock
-        self._rounding = Rounding()
+        self._rounding = Rounding(account.due)
         self._parts: Parts = {}
         self.fair_share = Reading()
         self._next: frozenset[str] = frozenset()
@@ -207,7 +207,9 @@ class Site:
         }
         facts += self._nodes.news(world, nodes, {*free, *held})
         self._left = ()
-        self._rounding.pass_to(now_s)
+        have = Counter(self._harvesters[key].peer.user for key in held.values())
+        self._rounding.pass_to(now_s, have)
+        self.account.due = self._rounding.due
         self._standing = self._standing_of(held, Counter(without.values()), layout, now_s)
         self._settle(tuple(facts), now_s)
         self._granted = granted(self._engine.world.unfinished())
