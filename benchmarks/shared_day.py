@@ -342,6 +342,9 @@ def report(day: Day, held: Sequence[Held], at: tuple[float, float, float]) -> di
     had, due = within(held, begin, ended), should(day, held, begin, ended)
     main = had.pop("", 0.0)
     offs = {user: had.get(user, 0.0) / due[user] - 1 for user in due if due[user] > 0}
+    # The same of what was leased: what lies idle between two jobs is nobody's gain.
+    leased = sum(had.get(user, 0.0) for user in offs) / sum(due[user] for user in offs)
+    parts = {user: (1 + off) / leased - 1 for user, off in offs.items()}
     waits = sorted(
         each.start_s - each.submit_s for each in held if not each.user and each.submit_s >= began
     )
@@ -357,6 +360,20 @@ def report(day: Day, held: Sequence[Held], at: tuple[float, float, float]) -> di
         "farthest": round(max(map(abs, offs.values()), default=0.0), 4),
         "median": round(statistics.median(map(abs, offs.values())), 4) if offs else None,
         "within_2_percent": sum(abs(off) <= 0.02 for off in offs.values()),
+        "of_what_was_leased": {
+            "farthest": round(max(map(abs, parts.values())), 4),
+            "median": round(statistics.median(map(abs, parts.values())), 4),
+            "within_2_percent": sum(abs(off) <= 0.02 for off in parts.values()),
+            "of_weights": {
+                weight: round(
+                    statistics.mean(
+                        off for user, off in parts.items() if day.users[user].weight == weight
+                    ),
+                    4,
+                )
+                for weight in sorted({day.users[user].weight for user in parts})
+            },
+        },
         "of_users": {
             user: [
                 day.users[user].weight,
