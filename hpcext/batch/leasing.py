@@ -129,6 +129,8 @@ class LeaseSubmission(NamedTuple):
         The directory of the lease, on a file system that the nodes share.
     anywhere : bool
         Whether any node like this one will do, if the batch system can be asked for that.
+    after_s : int
+        Seconds before which its job is not to begin, if the batch system does not keep nodes.
     """
 
     name: str
@@ -140,6 +142,7 @@ class LeaseSubmission(NamedTuple):
     minutes: int
     directory: Path
     anywhere: bool = False
+    after_s: int = 0
 
 
 class Association(NamedTuple):
@@ -188,9 +191,13 @@ class Leasing(Protocol):
     ----------
     whole_nodes : bool
         Whether a node is leased only while no other job has any part of it.
+    keeps_nodes : bool
+        Whether nodes of leases that are preempted for a job are kept for that job. Else a lease
+        that waits in the queue may begin there first, and the job has to preempt others.
     """
 
     whole_nodes: bool
+    keeps_nodes: bool
 
     def idle(self, partition: str) -> Mapping[str, Idle]:
         """Return the nodes of a partition by name; none if there is no such partition."""

@@ -137,11 +137,11 @@ class LeaseBalance:
         takes = self._takes(holes, taken, want, now)
         # A request may be refused, so these nodes are not claimed from others at once.
         lacks = 0 if part is None else min(want, self._terms.max_nodes) - own - len(takes)
-        # The harvester that is next waits in the queue, so that no node stays idle until we look.
-        lacks += self._neighbours.next and own + len(takes) < self._terms.max_nodes
+        if self._neighbours.next and self._jobs.harmless():
+            # Who is next waits in the queue, so that no node stays idle until we look.
+            lacks += own + len(takes) < self._terms.max_nodes
         if self._yields:
-            # What waits for any node would begin on those, as Slurm keeps none for a job while it
-            # preempts others for it; that would preempt one more, and wait for it.
+            # What waits for any node may begin on those, which are another job's.
             lacks, self.soon = 0, True
         # A claim that has begun since the last look is one of the nodes that were to be taken.
         begun = await self._withdraw(lacks)

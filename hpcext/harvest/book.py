@@ -50,7 +50,7 @@ BLIND = 3
 
 NO_GPUS = f"{BLIND} leases had no GPUs, and no more are requested: give --slots"
 
-BEGINS = 3.0
+BEGINS = 4.0
 """The number of cycles for which an idle node is left to a harvester that has requested it."""
 
 

@@ -37,6 +37,12 @@ HEARD_S = 5.0
 CLAIM_S = 600.0
 """Seconds after which a claim to a node of another harvester is renewed, with a new time limit."""
 
+CLAIMS_S = 120
+"""Seconds later than that, a claim may begin where the batch system does not keep nodes for jobs.
+
+One whose harvester is gone ends then, as a lease that nobody uses; no other one begins at all.
+"""
+
 STOPPED_S = 120.0
 """Seconds after which a lease whose job was stopped is killed, because its node is not ours."""
 
@@ -94,6 +100,14 @@ class LeaseJobs:
         """Query the jobs of leases, and return them by the leases' numbers."""
         numbered = ((whole(job.comment), job) for job in self.system.held(self._name))
         return {number: job for number, job in numbered if number is not None}
+
+    def harmless(self) -> bool:
+        """Return whether a lease that waits for any node may begin as soon as there is one.
+
+        Where the batch system keeps none, it could be one that others give back for another job.
+        """
+        own = any(lease.ends_at is not None for lease in self._leases.values())
+        return self.system.keeps_nodes or not (own or self._neighbours.leased)
 
     async def settle(self, held: dict[int, Held]) -> None:
         """Find out what has become of each lease, and end jobs that no lease stands for."""
@@ -275,6 +289,7 @@ class LeaseJobs:
             minutes=request.minutes,
             directory=lease.directory,
             anywhere=anywhere,
+            after_s=int(CLAIM_S) + CLAIMS_S if claim and not self.harmless() else 0,
         )
         try:
             lease.job_id = await asyncio.to_thread(self.system.submit, order, script)

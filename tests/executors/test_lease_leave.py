@@ -14,6 +14,7 @@ from test_lease_book import NAME, Harvester, ScriptedSlurm
 from test_lease_neighbours import NODES, other
 
 from hpcext import jobfields
+from hpcext.batch.slurm.leasing import SlurmLeasing
 from hpcext.broker.desk import Desk
 from hpcext.broker.identity import Peer
 from hpcext.core.values import Job
@@ -175,8 +176,9 @@ def test_what_is_more_than_it_may_have_is_given_back_to_whoever_waits(
 
 
 def test_it_claims_the_nodes_that_the_broker_names(
-    tmp_path: Path, slurm: ScriptedSlurm, broker: Broker
+    tmp_path: Path, slurm: ScriptedSlurm, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(SlurmLeasing, "keeps_nodes", True)
     one = Asking(tmp_path, slurm)
     slurm.nodes = dict.fromkeys(NODES, "allocated")
     slurm.others = [other(node) for node in NODES]

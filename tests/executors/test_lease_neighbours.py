@@ -17,6 +17,7 @@ from test_lease_book import Harvester, ScriptedSlurm
 
 from hpcext import documents
 from hpcext.batch.leasing import Other
+from hpcext.batch.slurm.leasing import SlurmLeasing
 from hpcext.core.facts import NodeJoined
 from hpcext.harvest import account as lease_account
 from hpcext.harvest.neighbours import STUCK_S, Neighbours
@@ -90,15 +91,20 @@ def test_another_that_wants_less_than_its_part_gets_no_more(
     assert lease_account.load(one.path.parent).others == 1
 
 
+@pytest.mark.parametrize("keeps", [True, False])
 def test_who_is_next_waits_in_the_queue_for_whatever_comes_free(
-    tmp_path: Path, slurm: ScriptedSlurm
+    tmp_path: Path, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch, keeps: bool
 ) -> None:
-    """One lease of it, and no one that has more than its part, or all that it wants."""
+    """One lease of it, and no one that has more than its part, or all that it wants.
+
+    None where that could begin on a node from which a lease was preempted for another job.
+    """
+    monkeypatch.setattr(SlurmLeasing, "keeps_nodes", keeps)
     one = Beside(tmp_path, slurm, 2)
     slurm.others = [other("n3"), other("n4")]
     one.cycle(3)
     # They want no more.
-    assert len(one.claims()) == 1
+    assert len(one.claims()) == keeps
     # They do, and have less.
     slurm.others = [other("n3"), other("n4", "PENDING")]
     one.cycle(2)
@@ -154,6 +160,21 @@ def test_who_is_alone_waits_for_nothing(tmp_path: Path, slurm: ScriptedSlurm) ->
     one = Beside(tmp_path, slurm, 2)
     one.cycle(3)
     assert len(one.book.leases) == 2
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_claim_does_not_begin_on_what_is_preempted_for_another_job(
+    tmp_path: Path, slurm: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    """Slurm would begin it there first, and preempt more for that job only much later."""
+    monkeypatch.setattr(SlurmLeasing, "keeps_nodes", keeps)
+    one = Beside(tmp_path, slurm, 0)
+    slurm.others = [other(node) for node in NODES]
+    one.cycle()
+    assert len(one.claims()) == 2
+    later = [word for argv in slurm.said("sbatch") for word in argv if word.startswith("--begin")]
+    # If nobody takes it back, because its harvester was killed, it ends like any unused lease.
+    assert later == [] if keeps else ["--begin=now+720"] * 2
 
 
 def test_nodes_of_who_has_too_many_are_asked_for_and_waited_for(

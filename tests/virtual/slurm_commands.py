@@ -86,7 +86,9 @@ class Commands(batch_commands.Commands):
             environ=tuple(process.environ.items()),
             uid=process.uid,
         )  # fmt: skip
-        return f"{self._slurm.submit(order).id}\n"
+        job = self._slurm.submit(order)
+        job.eligible += int(options.get("begin", "now+0").removeprefix("now+"))
+        return f"{job.id}\n"
 
     def _scancel(self, words: list[str]) -> str:
         options, rest = _options(words)

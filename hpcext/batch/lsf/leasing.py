@@ -187,6 +187,8 @@ class LsfLeasing:
     """
 
     whole_nodes = True
+    # Leases that LSF preempts are suspended at once, and their slots are that job's.
+    keeps_nodes = True
     has_accounts = False
 
     def __init__(self, gpu_option: str = GPU_OPTION) -> None:

@@ -34,6 +34,8 @@ class SlurmLeasing:
     """Slurm as a :class:`~hpcext.batch.leasing.Leasing`."""
 
     whole_nodes = False
+    # A job that has preempted others does not preempt any more for KillWait and MessageTimeout.
+    keeps_nodes = False
     has_accounts = True
 
     def __init__(self) -> None:
@@ -83,6 +85,7 @@ class SlurmLeasing:
             f"--partition={order.partition}",
             *order.options,
             *([] if order.anywhere else [f"--nodelist={order.node.name}"]),
+            *([f"--begin=now+{order.after_s}"] if order.after_s else []),
             "--nodes=1",
             *_extent(order.node),
             *([f"--gres=gpu:{order.gpus}"] if order.gpus else []),
