@@ -94,6 +94,8 @@ class Handovers:
             if has > was:
                 paid[user] = self._lacked[user] * min(1.0, (has - was) / lacking)
                 self._lacked[user] -= paid[user]
+        for user in self._lacked.keys() - parts.keys():
+            del self._lacked[user]
         self._lacking = {
             user: part - has for user, part in parts.items() if part > (has := held.get(user, 0))
         }

@@ -139,6 +139,14 @@ def test_who_waits_for_fewer_is_owed_less() -> None:
     assert dict(found) == pytest.approx({"a": -37.5, "b": 37.5})
 
 
+def test_who_comes_back_is_owed_nothing_of_before() -> None:
+    handovers, held = Handovers(), {"a": 0, "b": 2}
+    for parts in ({"a": 0, "b": 2}, {"a": 1, "b": 1}, {"b": 2}):
+        handovers.pass_to(10.0, parts, held)
+    found = handovers.pass_to(10.0, {"a": 1, "b": 1}, {"a": 1, "b": 1})
+    assert dict(found) == pytest.approx({"a": -5.0, "b": 5.0})
+
+
 @given(
     looks=st.lists(
         st.tuples(
