@@ -37,10 +37,10 @@ HEARD_S = 5.0
 CLAIM_S = 600.0
 """Seconds after which a claim to a node of another harvester is renewed, with a new time limit."""
 
-CLAIMS_S = 120
-"""Seconds later than that, a claim may begin where the batch system does not keep nodes for jobs.
+BEGIN_S = 720
+"""Seconds after which a claim may begin where the batch system does not keep nodes for jobs.
 
-One whose harvester is gone ends then, as a lease that nobody uses; no other one begins at all.
+One whose harvester is gone ends then, as a lease that nobody uses; others are renewed before.
 """
 
 STOPPED_S = 120.0
@@ -289,7 +289,7 @@ class LeaseJobs:
             minutes=request.minutes,
             directory=lease.directory,
             anywhere=anywhere,
-            after_s=int(CLAIM_S) + CLAIMS_S if claim and not self.harmless() else 0,
+            after_s=BEGIN_S if claim and not self.harmless() else 0,
         )
         try:
             lease.job_id = await asyncio.to_thread(self.system.submit, order, script)
