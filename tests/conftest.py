@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,23 +79,15 @@ def pytest_unconfigure() -> None:
         own_state.end(_PLACE)
 
 
-WAITS = {
-    "transformers": 92, "tensorflow": 54, "lightning": 50, "system": 43, "lsf": 41,
-    "integrations": 35, "seams": 34, "launch": 27, "run": 24, "profile": 14, "broker": 10,
-    "trackers": 10, "executors": 9, "manager": 4,
-}  # fmt: skip
-"""Folder whose tests mostly wait → seconds that a file of it takes, on average."""
+WAITS = ("system", "lsf", "seams", "launch", "executors", "manager", "broker", "trackers")
+"""Folders whose tests mostly wait."""
 
-COMPUTES = {
-    "sites": 37, "virtual": 29, "compatibility": 25, "gpu": 23, "rescaling": 22, "packages": 20,
-    "faults": 12, "doctor": 10, "docs": 10, "jax": 6, "examples": 5, "notebook": 4, "security": 4,
-    "cli": 4, "training": 3, "hooks": 3, "sim": 3, "dashboard": 2, "core": 1, "policies": 1,
-    "scaling": 1,
-}  # fmt: skip
-"""Folder whose tests mostly compute → seconds of a processor that a file of it takes."""
-
-OTHERS = 1
-"""Seconds of a processor, for each file of any other folder."""
+COMPUTES = (
+    "gpu", "training", "packages", "tensorflow", "jax", "transformers", "lightning", "run",
+    "random_faults", "faults", "rescaling", "examples", "doctor", "sim", "cli", "compatibility",
+    "core",
+)  # fmt: skip
+"""Other folders with long files."""
 
 
 PART = 6
@@ -150,24 +142,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    items[:] = [item for path in _in_order(files) for item in files[path]]
 
+    def of(folders: tuple[str, ...]) -> list[Path]:
+        places = {name: place for place, name in enumerate(folders)}
+        found = [path for path in files if path.parent.name in places]
+        return sorted(found, key=lambda path: places[path.parent.name])
 
-def _in_order(files: Iterable[Path]) -> list[Path]:
-    """Return files so that at any time the same part of both kinds is left, of the shortest."""
-    kinds: tuple[list[tuple[int, Path]], ...] = ([], [])
-    for path in files:
-        folder = path.parent.name
-        waits = folder in WAITS
-        length = WAITS[folder] if waits else COMPUTES.get(folder, OTHERS)
-        kinds[waits].append((length, path))
-    places = []
-    for kind in kinds:
-        kind.sort(key=lambda each: -each[0])
-        ends = itertools.accumulate(length for length, _ in kind)
-        all_of = sum(length for length, _ in kind)
-        places += [(end / all_of, path) for end, (_, path) in zip(ends, kind, strict=True)]
-    return [path for _, path in sorted(places, key=lambda each: each[0])]
+    pairs = itertools.zip_longest(of(WAITS), of(COMPUTES))
+    order = [path for pair in pairs for path in pair if path is not None]
+    order += [path for path in files if path not in set(order)]
+    items[:] = [item for path in order for item in files[path]]
 
 
 ONE_BY_ONE = ("tests/docs/test_pages.py",)
