@@ -56,7 +56,7 @@ class Handovers:
     """
 
     def __init__(self) -> None:
-        self._held: Mapping[str, int] = {}
+        self._held: Mapping[str, int] | None = None
         self._lacking: dict[str, int] = {}
         # Node-seconds, of nodes that are still lacking or were had by others until now.
         self._lacked: dict[str, float] = defaultdict(float)
@@ -76,7 +76,8 @@ class Handovers:
         parts, held : Mapping[str, int]
             Nodes by user: as decided at the last look, and as this one shows.
         """
-        before, self._held = self._held, dict(held)
+        # Nobody has come or gone before the first look.
+        before, self._held = held if self._held is None else self._held, dict(held)
         paid = {}
         for user, part in parts.items():
             was, has = before.get(user, 0), held.get(user, 0)

@@ -139,6 +139,12 @@ def test_who_waits_for_fewer_is_owed_less() -> None:
     assert dict(found) == pytest.approx({"a": -37.5, "b": 37.5})
 
 
+def test_what_users_have_at_the_first_look_has_not_come_just_then() -> None:
+    """A broker that begins finds all as the last one has left it."""
+    handovers = Handovers()
+    assert not any(handovers.pass_to(15.0, {"a": 2, "b": 1}, {"a": 1, "b": 9}).values())
+
+
 def test_who_comes_back_is_owed_nothing_of_before() -> None:
     handovers, held = Handovers(), {"a": 0, "b": 2}
     for parts in ({"a": 0, "b": 2}, {"a": 1, "b": 1}, {"b": 2}):
