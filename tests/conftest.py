@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -170,6 +171,21 @@ SHARED = {
     for name in names
 }
 """Files that one process runs, since they share one that has imported a framework."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave what is collected, which stays to the end, to no collection of garbage, then or later.
+
+    Each process that runs tests collects them all; tests that make much garbage, and processes
+    that are forked, would go through all of it again and again.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -312,14 +313,22 @@ def test_a_lease_ends_before_a_job_that_is_planned(slurm: Cluster, place: Site) 
     ((node, lease),) = leases(slurm).items()
     limit = slurm.job(lease)["TimeLimit"]
     assert "00:03:00" <= limit <= "00:05:00"
-    file = next((place.pilot / "leases").glob("*/lease.json"))
-    said = wait_for(lambda: json.loads(file.read_text())["leave_at"], "the end")
+    said = wait_for(lambda: _leaves(place, node), "the end")
     assert said < time.time() + 330
-    assert node == json.loads(file.read_text())["node"]
     place.open("one")
     ended(process)
     nothing_left(slurm, place)
     slurm.run("scancel", str(running), str(wide))
+
+
+def _leaves(place: Site, node: str) -> float | None:
+    """When the lease of a node has to be over, once the manager knows; one before it may be gone."""
+    for file in (place.pilot / "leases").glob("*/lease.json"):
+        with contextlib.suppress(FileNotFoundError):
+            lease = json.loads(file.read_text())
+            if lease["node"] == node:
+                return lease["leave_at"] or None
+    return None
 
 
 @pytest.mark.slow
