@@ -41,8 +41,10 @@ test: style
 	@# Types take a minute of one core: they are checked beside the tests, and what is wrong is told last.
 	@# Of tests six at once, on two cores too: many of them wait. Those of one file share fixtures; files
 	@# come in the order of tests/conftest.py, and not those first that have most tests.
+	@# Beside them, too, tests are compiled once, and not by six processes that each read all of them.
 	@mkdir -p build
 	$(BIN)/mypy >build/mypy.log 2>&1 & types=$$!; \
+	$(BIN)/pytest --collect-only -qq >build/tests.log || { cat build/tests.log; exit 1; }; \
 	$(BIN)/pytest -n 6 --dist loadfile --no-loadscope-reorder; tests=$$?; \
 	wait $$types || { cat build/mypy.log >&2; exit 1; }; exit $$tests
 
