@@ -28,7 +28,7 @@ again each, is worth most of it."""
 
 
 def distribution(name: str, scale_s: float, *shape: float) -> Any:
-    """One of SciPy's; all processes that run tests collect these, and it takes seconds to import."""
+    """One of SciPy's, which takes seconds to import; all processes that run tests collect these."""
     from scipy import stats
 
     return getattr(stats, name)(*shape, scale=scale_s)

@@ -322,7 +322,7 @@ def test_a_lease_ends_before_a_job_that_is_planned(slurm: Cluster, place: Site) 
 
 
 def _leaves(place: Site, node: str) -> float | None:
-    """When the lease of a node has to be over, once the manager knows; one before it may be gone."""
+    """When the lease of a node has to be over, if the manager knows; one before it may be gone."""
     for file in (place.pilot / "leases").glob("*/lease.json"):
         with contextlib.suppress(FileNotFoundError):
             lease = json.loads(file.read_text())
