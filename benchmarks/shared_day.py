@@ -327,6 +327,26 @@ def should(day: Day, held: Sequence[Held], begin_s: float, end_s: float) -> dict
     return found
 
 
+def of_what_was_leased(had: Mapping[str, float], due: Mapping[str, float]) -> dict[str, float]:
+    """Return by how much of their parts users had more, where all of them together had theirs.
+
+    What lies idle between two jobs is nobody's gain.
+    """
+    had = {user: had.get(user, 0.0) for user, node_s in due.items() if node_s > 0}
+    leased = sum(had.values()) / sum(due[user] for user in had)
+    return {user: node_s / due[user] / leased - 1 for user, node_s in had.items()}
+
+
+def spread(parts: Mapping[str, float]) -> dict[str, object]:
+    """Return how far users are from their parts."""
+    far = [abs(off) for off in parts.values()]
+    return {
+        "farthest": round(max(far), 4),
+        "median": round(statistics.median(far), 4),
+        "within_2_percent": sum(off <= 0.02 for off in far),
+    }
+
+
 def report(day: Day, held: Sequence[Held], at: tuple[float, float, float]) -> dict[str, object]:
     """Return what came of the day."""
     began, half, ended = at
@@ -342,13 +362,15 @@ def report(day: Day, held: Sequence[Held], at: tuple[float, float, float]) -> di
     had, due = within(held, begin, ended), should(day, held, begin, ended)
     main = had.pop("", 0.0)
     offs = {user: had.get(user, 0.0) / due[user] - 1 for user in due if due[user] > 0}
-    # The same of what was leased: what lies idle between two jobs is nobody's gain.
-    leased = sum(had.get(user, 0.0) for user in offs) / sum(due[user] for user in offs)
-    parts = {user: (1 + off) / leased - 1 for user, off in offs.items()}
+    parts = of_what_was_leased(had, due)
     waits = sorted(
         each.start_s - each.submit_s for each in held if not each.user and each.submit_s >= began
     )
     again, attempts = day.lost()
+
+    def due_by(to_s: float) -> dict[str, float]:
+        return should(day, held, begin, to_s)
+
     found: dict[str, object] = {
         "users": len(due),
         "nodes": day.args.nodes,
@@ -374,6 +396,11 @@ def report(day: Day, held: Sequence[Held], at: tuple[float, float, float]) -> di
                 for weight in sorted({day.users[user].weight for user in parts})
             },
         },
+        "as_it_goes": {
+            f"{minutes:.0f}": spread(of_what_was_leased(within(held, begin, to), due_by(to)))
+            for minutes in range(5, round((ended - begin) / 60), 5)
+            for to in [begin + 60 * minutes]
+        },
         "of_users": {
             user: [
                 day.users[user].weight,
@@ -398,30 +425,35 @@ def report(day: Day, held: Sequence[Held], at: tuple[float, float, float]) -> di
         "steps_done_twice": again,
         "load": os.getloadavg()[0],
     }
-    if day.args.attack:
-        found["attack"] = of_attack(day, held, begin, half, ended)
+    found["halves"] = of_halves(day, held, begin, half, ended)
     return found
 
 
-def of_attack(
+def of_halves(
     day: Day, held: Sequence[Held], begin: float, half: float, ended: float
 ) -> dict[str, object]:
-    """Return what others had of their parts before it and during it, and what attackers had."""
-    parts = {}
-    for name, (from_s, to_s) in {"calm": (begin, half), "attack": (half, ended)}.items():
+    """Return what users had of their parts in each half of the day.
+
+    Attackers come at half time, if there are any; without them this says how much users differ
+    from one half to the other anyway.
+    """
+    parts = []
+    for from_s, to_s in ((begin, half), (half, ended)):
         had, due = within(held, from_s, to_s), should(day, held, from_s, to_s)
-        parts[name] = {user: had.get(user, 0.0) / due[user] for user in due if due[user] > 0}
-    both = parts["calm"].keys() & parts["attack"].keys()
+        parts.append({user: had.get(user, 0.0) / due[user] for user in due if due[user] > 0})
+    first, second = parts
     slower = {
-        user: 1 - parts["attack"][user] / parts["calm"][user]
-        for user in both
-        if parts["calm"][user] > 0
+        user: 1 - second[user] / first[user]
+        for user in first.keys() & second.keys()
+        if first[user] > 0
     }
     had = within(held, half, ended)
     return {
-        "of_part_calm": round(statistics.mean(parts["calm"].values()), 4),
-        "of_part_attack": round(statistics.mean(parts["attack"].values()), 4),
+        "attacked": day.args.attack,
+        "of_part_first": round(statistics.mean(first.values()), 4),
+        "of_part_second": round(statistics.mean(second.values()), 4),
         "slower_median": round(statistics.median(slower.values()), 4),
+        "slower_95_percent": round(sorted(slower.values())[int(0.95 * len(slower))], 4),
         "slower_most": round(max(slower.values()), 4),
         "attackers_node_s": round(
             sum(had.get(f"{day.one.user}-{name}", 0.0) for name in ("mallory", "trudy"))
