@@ -199,4 +199,8 @@ class BatchFaults(faults.Faults):
         commands.slow_s, commands.fails, commands.late = 0.1, False, False
         for node in self._room.workers:
             if not node.up:
-                node.boot()
+                self._power(node)
+
+    def _power(self, node: Any) -> None:
+        """Have a node come back that has lost its power."""
+        node.boot()

@@ -368,6 +368,8 @@ class HarvestRoom(BatchRoom):
 
     script_is_srun = True
     policy: ClassVar = "marble"
+    ends_s: ClassVar = 120.0
+    """Seconds after the harvester in which the last lease has to be given back."""
 
     def _prepare(self, steps: int) -> None:
         chance = self.kernel.chance
@@ -445,7 +447,7 @@ class HarvestRoom(BatchRoom):
         def over() -> bool:
             return all(job.over for job in self._ours())
 
-        self.kernel.run(over, self.kernel.now + 120)
+        self.kernel.run(over, self.kernel.now + self.ends_s)
 
 
 def _agent(process: Process) -> int:

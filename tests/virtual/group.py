@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from virtual import calls
+from virtual.nodes import SILENT_S, Node
 
 from hpcext.training.ranks import Control, Ranks
 
@@ -55,7 +56,7 @@ class Group(Ranks):
         kernel.touched()
 
         def broken() -> bool:
-            return any(each.dead and rank not in turn for rank, each in meeting.members.items())
+            return any(_gone(each) for rank, each in meeting.members.items() if rank not in turn)
 
         whole = lambda: len(turn) == self.size  # noqa: E731
         kernel.wait(lambda: whole() or broken(), kernel.now + within_s)
@@ -84,3 +85,14 @@ class Group(Ranks):
         """Return what rank 0 passed."""
         found: bytes = self._all(data)[0]
         return found
+
+
+def _gone(process: Process) -> bool:
+    """Return whether the connection to a process has ended, which it does at once if that died."""
+    if not process.dead:
+        return False
+    node = process.machine
+    if isinstance(node, Node) and not node.up:
+        return calls.kernel().now >= node.lost_s + SILENT_S
+    # A node that has booted knows of no connection, and says so.
+    return True

@@ -22,6 +22,9 @@ HOME = "/home"
 STALE_S = 3.0
 """The longest that a node may remember a name, in seconds: the least of acregmin and acdirmin."""
 
+SILENT_S = 30.0
+"""Seconds after which connections to a node without power end (hpcext/training/connections.py)."""
+
 
 class Client(Disk):
     """The view that a node has of the file server.
@@ -216,8 +219,8 @@ class Node(Machine):
     Attributes
     ----------
     up : bool
-    fails : list of callable
-        Called when it has lost its power.
+    lost_s : float
+        When it has last lost its power.
     """
 
     def __init__(self, kernel: Kernel, name: str, server: Disk, stale_s: float = 0.0) -> None:
@@ -226,7 +229,7 @@ class Node(Machine):
         own.make_directory("/tmp", 0o1777, 0)
         own.settle()
         home = Client(server, lambda: kernel.now, stale_s)
-        self.up = True
+        self.up, self.lost_s = True, 0.0
         super().__init__(kernel, name, Mounts(own, home))  # type: ignore[arg-type]
         kernel.machines.append(self)
 
@@ -249,8 +252,9 @@ class Node(Machine):
         disk.home.boot()
         for inode in unsaved:
             _lose(inode, self.kernel.chance)
-        self.up = False
+        self.up, self.lost_s = False, self.kernel.now
         self.kernel.touched()
+        self.kernel.at(self.kernel.now + SILENT_S, self.kernel.touched)
 
     def boot(self) -> None:
         """Begin anew."""

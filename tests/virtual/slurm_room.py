@@ -19,12 +19,13 @@ class SlurmRoom(batch_room.BatchRoom):
 
     batch, kind_of_faults = "slurm", SlurmFaults
     options = ("--partition=batch",)
+    lost_s = 30.0
 
     def _set_up(self, chance: random.Random) -> None:
         requeued._requeue_delay_s.cache_clear()
         slurm_reads.reads.cache_clear()
         site = Site(
-            cycle_s=2.0, periodic_s=chance.choice([5.0, 30.0]), lost_s=30.0,
+            cycle_s=2.0, periodic_s=chance.choice([5.0, 30.0]), lost_s=self.lost_s,
             requeue_s=chance.choice([10.0, 60.0]), keep_s=60.0,
             release=chance.choice([(22, 5), (24, 11)]),
         )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 from virtual import faults, slurm_room
 from virtual.kernel import Machine
+from virtual.nodes import Node
 from virtual.ranks import LAUNCH, Launches, trains
 from virtual.room import PILOT
 from virtual.slurm_faults import SlurmFaults
@@ -20,6 +21,13 @@ from hpcext.jobspec import Gpus, JobSpec, Nodes
 CALM = 0.3
 """In how many rooms in which nodes are lost nothing else happens, so that nothing excuses a loss of
 steps."""
+
+SILENT = 0.4
+"""How many of the nodes that are lost fall silent."""
+AWAY_S = 120.0
+"""How long they are away at least: longer than ranks wait to hear which are gone."""
+ENDS_S = (32.0, 42.0, 52.0)
+"""Seconds after that at which a change of ranks that has been asked for excuses a loss of steps."""
 
 SPREAD = 0.8
 """How many trainings have ranks on as many nodes as there are for them."""
@@ -35,18 +43,28 @@ class Faults(SlurmFaults):
         **SlurmFaults.weights, "lose_node": 10, "kill_agent": 6, "kill_training": 4,
     }  # fmt: skip
 
+    def __init__(self, room: Any) -> None:
+        super().__init__(room)
+        self._silent: dict[Node, float] = {}
+
     def draw(self, chance: random.Random) -> list[faults.Fault]:
         """Draw what is to happen."""
         losses = [
             faults.Fault(chance.uniform(8.0, 45.0), "kill_agent", chance.getrandbits(32))
             for _ in range(chance.randint(0, 2))
         ]
+        # After all that was drawn, which is as it was before any node fell silent.
+        quiet = random.Random(f"silent {self._room.seed}")
+        losses = [
+            each._replace(what="silence") if quiet.random() < SILENT else each
+            for each in losses
+        ]
         rest = super().draw(chance)
         return sorted(losses if losses and chance.random() < CALM else [*rest, *losses])
 
     def _is_calm(self) -> bool:
         """Return whether nothing else happens."""
-        return all(fault.what == "kill_agent" for fault in self._room.plan)
+        return all(fault.what in {"kill_agent", "silence"} for fault in self._room.plan)
 
     def _harm_all(self, but: Collection[str] = ()) -> None:
         checks = self._room.checks
@@ -77,6 +95,33 @@ class Faults(SlurmFaults):
                 if each.name in {"agent", "supervisor", "launcher", "training", "daemon", "stray"}:
                     each.signal(9)
 
+    def silence(self) -> None:
+        """Have the node of a lease lose its power: nothing on it answers, and nothing says so."""
+        if not (agent := self._some("agent")):
+            return
+        node = agent.machine
+        self._tell(f"{node.name} falls silent")
+        sure = self._room.outlives(node) if self._is_calm() else set()
+        self._harm_all(sure)
+        node.lose_power()
+
+        def excuse() -> None:
+            for job in sorted(sure):
+                if self._room.changes(job):
+                    self._room.checks.harmed(job)
+
+        for after_s in ENDS_S:
+            self._kernel.at(self._kernel.now + after_s, excuse)
+        self._silent[node] = self._kernel.now
+
+    def _power(self, node: Node) -> None:
+        """Have a node come back; one that has fallen silent, later."""
+        if node in self._silent:
+            back_s = self._silent.pop(node) + AWAY_S
+            self._kernel.at(max(self._kernel.now, back_s), lambda: None if node.up else node.boot())
+        else:
+            super()._power(node)
+
 
 # It is asked in the manager's process: a room has no other for it.
 policies.POLICIES["equal_share"] = policies.POLICIES["equal_share"]._replace(quick=True)
@@ -89,6 +134,8 @@ class HarvestRoom(Launches, slurm_room.HarvestRoom):
     steps_of: ClassVar = (40, 100)
     policy: ClassVar = "equal_share"
     kind_of_faults: ClassVar = Faults
+    lost_s = 300.0  # as by default; a harvester is to find out itself
+    ends_s: ClassVar = 120.0 + AWAY_S
 
     def outlives(self, lost: Machine) -> set[str]:
         """Return the jobs that must lose no step if this node is lost."""
@@ -96,11 +143,11 @@ class HarvestRoom(Launches, slurm_room.HarvestRoom):
         for job, (first, others) in list(self.sure.items()):
             if lost in others or lost is first:
                 del self.sure[job]
-            if lost is not first and not self._changes(job):
+            if lost is not first and not self.changes(job):
                 found.add(job)
         return found
 
-    def _changes(self, job: str) -> bool:
+    def changes(self, job: str) -> bool:
         """Return whether the ranks of a job are to change: then all end with one that is lost."""
         there: Any = self.disk.find(f"{PILOT}/jobs/{job}")
         last = max(name for name in there.entries if name.startswith("attempt-"))
