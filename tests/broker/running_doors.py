@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hpcext.broker.desk import Desk, Door
-from hpcext.broker.identity import Peer
+from hpcext.broker.identity import Peer, PeerCredentials
+from hpcext.broker.server import Server
 from hpcext.harvest import leave, ways
 
 WAIT_S = 240.0
@@ -75,3 +77,11 @@ class RunningDoors:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+class Running(RunningDoors):
+    """A server on a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(lambda desk: Server(path, PeerCredentials(), desk))

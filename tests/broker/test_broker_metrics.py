@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from made_sites import Machine
 from prometheus_client.parser import text_string_to_metric_families
-from test_server import Running
+from running_doors import Running
 
 from hpcext.broker import view
 from hpcext.broker.account import Had

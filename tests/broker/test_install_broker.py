@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from test_server import Running
+from running_doors import Running
 
 from hpcext.admin import broker
 from hpcext.broker.settings import load

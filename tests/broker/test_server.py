@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from running_doors import NAME, Running, an_ask
 
 from hpcext.broker import lines
 from hpcext.broker.desk import Desk
@@ -26,44 +27,6 @@ from hpcext.core.errors import InputError
 from hpcext.harvest import leave, ways
 from hpcext.harvest.ways import local
 from hpcext.harvest.ways.local import Local
-
-NAME = "hpcext-jobs-20261124-120000-ab12"
-
-
-def an_ask(**more: Any) -> leave.Ask:
-    return leave.Ask(NAME, "harvest", 4, 2, (leave.Trainer(1, (4,), (1, 2)),), **more)
-
-
-class Running:
-    """A server in a thread, which notes what it was asked."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.heard: list[tuple[Peer, Any]] = []
-        self.calls = 0.0
-        self._ready, self._loop = threading.Event(), asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        assert self._ready.wait(60)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        # Each call is an hour after the one before, unless a test says otherwise.
-        self.desk = Desk(self._reply, lambda: self.calls)
-        self.server = Server(self.path, PeerCredentials(), self.desk)
-        self._loop.run_until_complete(self.server.begin())
-        self._ready.set()
-        self._loop.run_forever()
-
-    def _reply(self, peer: Peer, message: Any) -> leave.Answer:
-        self.heard.append((peer, message))
-        self.calls += 3600
-        return leave.Answer(nodes=3, claim=("n1",))
-
-    def end(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.server.end(), self._loop).result(60)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
 
 
 @pytest.fixture
@@ -200,6 +163,18 @@ def test_a_socket_of_a_dead_broker_is_replaced_and_nothing_else(tmp_path: Path) 
     assert path.read_text() == "mine"
 
 
+def begun_and_ended(path: Path) -> None:
+    """Have a server listen for a moment, where there is nothing else."""
+    server = Server(path, PeerCredentials(), Desk(lambda *_: None))
+
+    async def both() -> None:
+        await server.begin()
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+        await server.end()
+
+    asyncio.run(both())
+
+
 def test_where_its_socket_is_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody may look at any instant of its beginning."""
     path = tmp_path / "socket"
@@ -210,9 +185,8 @@ def test_where_its_socket_is_it_listens(tmp_path: Path, monkeypatch: pytest.Monk
         listen(self, *backlog)
 
     monkeypatch.setattr(socket.socket, "listen", looks)
-    asyncio.run(Server(path, PeerCredentials(), Desk(lambda *_: None)).begin())
+    begun_and_ended(path)
     assert seen == [False]
-    assert [file.name for file in tmp_path.iterdir()] == ["socket"]
 
 
 def test_a_socket_that_others_cannot_reach_is_said(
@@ -221,7 +195,7 @@ def test_a_socket_that_others_cannot_reach_is_said(
     """For them it is as if there was no broker."""
     for mode, said in ((0o755, 0), (0o700, 1)):
         tmp_path.chmod(mode)
-        asyncio.run(Server(tmp_path / "socket", PeerCredentials(), Desk(lambda *_: None)).begin())
+        begun_and_ended(tmp_path / "socket")
         assert (
             caplog.text.count(f"harvesters of others cannot reach it: chmod o+x {tmp_path}") == said
         )
