@@ -13,8 +13,8 @@ median step; what is done again counts. *Again*: steps that were made and thrown
 longest step while the new rank joined, less the median step.
 
 *Overhead*: how much longer the median step is with ``--replace``. Two ranks, so that on two cores
-each has one; both ways are trained by turns, and each pair of neighbours says how much longer a step
-takes with it. What is judged is the mean of the pairs and its standard error.
+each has one; both ways are trained by turns, and each pair of neighbours says how much longer a
+step takes with it. What is judged is the mean of the pairs and its standard error.
 
 Run: ``python benchmarks/lost_ranks.py [--quick] [--parameters 25000000] [--times 3] [--turns 8]
 [--torchft DIR]``; with ``--times 0`` the overhead alone.

@@ -192,7 +192,7 @@ def test_a_script_that_changes_parameters_itself(start: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [20, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [20, 250])
 def test_random_kills(start: Any, tmp_path: Path, kills: int) -> None:
     """So often some rank but the first is killed at some time."""
     chance, over = random.Random(kills), tmp_path / "over"
