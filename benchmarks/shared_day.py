@@ -12,8 +12,9 @@ Who had what is counted by Slurm's accounting. What users should have had follow
 that main jobs left, from weights, and from how many trainers each had then, by an arithmetic of
 this file (weighted max-min fairness). What trainers lost is in their own logs. Trainers only count.
 
-A day takes ``--minutes``, so the node time from which the broker rounds parts otherwise
-(hpcext/broker/rounding.py) is compressed, too: ``--least`` node-seconds in place of 600.
+A day takes ``--minutes``, in which an interruption of thirty seconds is a large part of what a user
+has; with ``--slowly`` there are fewer of them. The node time from which the broker rounds parts
+otherwise (hpcext/broker/rounding.py) is compressed, too: ``--least`` node-seconds in place of 600.
 """
 
 from __future__ import annotations
@@ -94,20 +95,23 @@ def users_of(prefix: str, count: int, lasts_s: float, rng: random.Random) -> lis
     return found
 
 
-def main_jobs(nodes: int, lasts_s: float, rng: random.Random) -> list[tuple[float, int, int]]:
+def main_jobs(
+    nodes: int, lasts_s: float, rng: random.Random, slowly: float = 1.0
+) -> list[tuple[float, int, int]]:
     """Draw main jobs, (when, nodes, seconds), that take two fifths of all nodes on average.
 
-    There is always room for the next one as long as those before it begin within `LEAVE_S`.
+    They take one to five minutes, `slowly` times as long, and there are as many times fewer. There
+    is always room for the next one as long as those before it begin within `LEAVE_S`.
     """
     found: list[tuple[float, int, int]] = []
     at_s = 0.0
     while at_s < lasts_s:
         wanted = rng.choice((1, 1, 2, 2, 4, 8, nodes // 6))
-        takes_s = rng.randint(60, 300)
+        takes_s = round(slowly * rng.randint(60, 300))
         there = sum(has for when, has, takes in found if when <= at_s < when + takes + 2 * LEAVE_S)
         if there + wanted <= 0.8 * nodes:
             found.append((at_s, wanted, takes_s))
-        at_s += rng.expovariate(0.4 * nodes / (3.9 * 180.0))
+        at_s += rng.expovariate(0.4 * nodes / (3.9 * 180.0 * slowly))
     return found
 
 
@@ -263,7 +267,8 @@ def live(day: Day, jobs: Iterable[tuple[float, int, int]]) -> tuple[float, float
         day.pass_to(at_s)
         while left and left[0][0] <= at_s:
             _, nodes, takes_s = left.pop(0)
-            words = ["--exclusive", "--mem=100", "--output=/dev/null", "--time=10"]
+            limit = f"--time={2 + takes_s // 60}"
+            words = ["--exclusive", "--mem=100", "--output=/dev/null", limit]
             one.run("sbatch", *words, f"--nodes={nodes}", f"--wrap=sleep {takes_s}")
         if kills and at_s >= kills[0] and not args.alone:
             kills.pop(0)
@@ -470,6 +475,7 @@ def main() -> int:
     parser.add_argument("--interval", type=float, default=10.0, help="of harvesters, seconds")
     parser.add_argument("--cycle", type=float, default=5.0, help="of the broker, seconds")
     parser.add_argument("--least", type=float, default=60.0, help="node-seconds; see above")
+    parser.add_argument("--slowly", type=float, default=1.0, help="how main jobs come and go")
     parser.add_argument("--kills", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--attack", action="store_true")
@@ -478,7 +484,7 @@ def main() -> int:
     args = parser.parse_args()
     rng = random.Random(args.seed)
     lasts_s = 60.0 * args.minutes
-    jobs = main_jobs(args.nodes, lasts_s, random.Random(args.seed))
+    jobs = main_jobs(args.nodes, lasts_s, random.Random(args.seed), args.slowly)
     names = [f"n{number}" for number in range(args.nodes)]
     with cluster(nodes=names) as one:
         users = users_of(one.user, args.users, lasts_s, rng)
