@@ -139,6 +139,13 @@ def test_nothing_is_lost_while_nodes_of_trainings_come_and_go() -> None:
     assert "told by" in said
 
 
+def test_nodes_that_fall_silent_are_found_out() -> None:
+    """By the harvester, long before Slurm says so."""
+    code, said = play("40-59", "--room=spread", "--tells=does not answer: its node is lost")
+    assert code == 0, said
+    assert "told by" in said
+
+
 def test_a_seed_is_played_again_to_the_bit() -> None:
     """Also after others were played in the same process."""
     _, alone = play("17-17", "--digest", "--jobs=1")
