@@ -194,7 +194,15 @@ class Framework(Feature):
 
 
 class Resizing(Feature):
-    """The change of the number of ranks in living processes; this class does not change it."""
+    """The change of the number of ranks in living processes; this class does not change it.
+
+    Attributes
+    ----------
+    is_behind : bool
+        Whether others had begun the next epoch already when a rank died, at the end of this one.
+    """
+
+    is_behind = False
 
     @property
     def joining(self) -> bool:

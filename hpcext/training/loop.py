@@ -30,6 +30,8 @@ class Loop:
         Number of the present step's batch in this iteration over a loader, from 1.
     validations : int
         Number of validations begun in this phase.
+    validates : bool
+        Whether this attempt has begun a validation.
     stepped : bool
         Whether this attempt has made a step.
     seen : Observation or None
@@ -44,6 +46,7 @@ class Loop:
         self.batches: ElasticBatches | None = None
         self.turns = 0
         self.validations = 0
+        self.validates = False
         self.stepped = False
         self.seen: Observation | None = None
         self._position: Callable[[int], int] | None = None

@@ -79,7 +79,7 @@ class Others:
 
         So no rank begins another epoch before all have made the last step of this one.
         """
-        return self.outlived(self._resizing.meet)
+        return self.outlived(self._resizing.meet) and not self._resizing.is_behind
 
     def outlived(self, communicate: Callable[[], object], *, later: bool = False) -> bool:
         """Communicate as :meth:`heard` does; return whether some have died."""

@@ -324,7 +324,7 @@ class Session(Reporting):
             yield from loader
             return
         training.coordinator.reporter.register()
-        loop.validations += 1
+        loop.validations, loop.validates = loop.validations + 1, True
         if (loop.place.phase, loop.place.validation) == (loop.phase, loop.validations):
             training.arrive()
         place = dataclasses.replace(loop.place, phase=loop.phase, validation=loop.validations)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 import random
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from site_of_test import wait_for
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
@@ -18,7 +22,7 @@ from hpcext.rendezvous import Rendezvous
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.feature import Feature
 from hpcext.training.loop import Loop
-from hpcext.training.torch import Session
+from hpcext.training.torch import Session, mending
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.mending import Guard
 from hpcext.training.torch.parallel import Parallel
@@ -232,3 +236,35 @@ def test_no_rank_on_a_gpu_is_replaced(tmp_path: Path, device: str, replaces: boo
     place = Rendezvous(tmp_path, replaces=True)
     member = Member(place, rank=0, size=2, device=torch.device(device))
     assert member.replaces is replaces
+
+
+def test_a_rank_that_waits_on_though_its_connections_have_ended_ends(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Or all others would wait for it, for half an hour. A script may compute for long."""
+    monkeypatch.setattr(mending, "WATCH_S", 0.01)
+    monkeypatch.setattr(mending, "STUCK_S", 0.1)
+    stage, ends = Stage(), threading.Event()
+    aborted: list[bool] = []
+    member = stage.framework.member
+    member.repair, member.abort = object, lambda: aborted.append(stage.guard._meets)
+
+    def end(code: int) -> None:
+        assert code == 1
+        ends.set()
+        raise SystemExit
+
+    monkeypatch.setattr(os, "_exit", end)
+
+    def watch() -> None:
+        with contextlib.suppress(SystemExit):
+            stage.guard._watch()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    wait_for(lambda: len(aborted) > 20, "a while")
+    assert not ends.is_set()
+    with stage.guard.meeting():
+        thread.join(240)
+    assert ends.is_set()
+    assert "the job goes on from its last checkpoint" in capfd.readouterr().err

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
-from hpcext.training.torch.group import _attached, _buckets, _checksum, _detached
+from hpcext.rendezvous import Group, Rendezvous
+from hpcext.training.torch.group import Member, _attached, _buckets, _checksum, _detached
 
 
 @pytest.mark.parametrize(
@@ -50,3 +54,20 @@ def test_a_tree_comes_back_with_room_for_its_tensors(monkeypatch: pytest.MonkeyP
     assert back["w"] is received[0]
     assert (back["n"][0], back["n"][1][0].item()) == (1, 2.0)
     assert back["n"][1][1].tolist() == [True, True]
+
+
+def test_tracebacks_begin_with_the_rank_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many groups this process has been in."""
+    monkeypatch.setattr(sys, "excepthook", before := sys.excepthook)
+    member = Member(Rendezvous(tmp_path), rank=0, size=1, device=torch.device("cpu"))
+    for number in (1, 2):
+        member.connect(Group(number, 1))
+        assert sys.excepthook is not before
+        member.leave()
+        assert sys.excepthook is before
+    member.connect(Group(3, 1))
+    of_the_script = sys.excepthook = lambda *_: None
+    member.leave()
+    assert sys.excepthook is of_the_script

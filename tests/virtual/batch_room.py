@@ -442,10 +442,11 @@ class HarvestRoom(BatchRoom):
             self._release()
 
     def _settle(self) -> None:
-        """Wait until the last lease has been given back."""
+        """Wait until the last lease has been given back, and nobody is about to find that out."""
 
         def over() -> bool:
-            return all(job.over for job in self._ours())
+            managed = any(not manager.dead for manager in self.managers)
+            return not managed and all(job.over for job in self._ours())
 
         self.kernel.run(over, self.kernel.now + self.ends_s)
 

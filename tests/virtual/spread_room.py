@@ -56,8 +56,7 @@ class Faults(SlurmFaults):
         # After all that was drawn, which is as it was before any node fell silent.
         quiet = random.Random(f"silent {self._room.seed}")
         losses = [
-            each._replace(what="silence") if quiet.random() < SILENT else each
-            for each in losses
+            each._replace(what="silence") if quiet.random() < SILENT else each for each in losses
         ]
         rest = super().draw(chance)
         return sorted(losses if losses and chance.random() < CALM else [*rest, *losses])

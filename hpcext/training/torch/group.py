@@ -8,6 +8,7 @@ the group, behind a door (:mod:`hpcext.training.door`).
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -60,6 +61,7 @@ class Member(Membership):
         self._kept: Store | None = None  # on rank 0, the store of all ranks
         self._services: list[Door | LocalDoor] = []
         self._sockets: set[int] = set()
+        self._hooks = sys.excepthook, sys.excepthook
 
     @property
     def replaces(self) -> bool:
@@ -104,6 +106,10 @@ class Member(Membership):
         """Leave the present group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+        before, present = self._hooks
+        if sys.excepthook is present:
+            # Each group adds one that puts the rank before each line of a traceback.
+            sys.excepthook = before
         self._store = None
         for service in self._services:
             service.close()
@@ -115,7 +121,7 @@ class Member(Membership):
             # A new rank has sharded its model alone.
             dist.destroy_process_group()
         self._store = self._meet(group) if self._rendezvous.host else self._file()
-        before = connections.sockets()
+        before, hook = connections.sockets(), sys.excepthook
         init(
             self._device,
             store=PrefixStore(f"group-{group.number}", self._store),
@@ -123,6 +129,7 @@ class Member(Membership):
             world_size=group.size,
         )
         ranks = TorchRanks()
+        self._hooks = hook, sys.excepthook
         self._sockets = connections.sockets() - before
         if self.far and self.replaces:
             connections.end_if_silent(self._sockets, SILENT_S)

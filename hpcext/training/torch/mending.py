@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +32,10 @@ REPAIR_S = 60.0
 
 WATCH_S, FAR_WATCH_S = 0.1, 1.0
 """Seconds between two looks whether the launcher says so, on one node and on several."""
+
+STUCK_S = 20.0
+"""Seconds after which a rank ends that still waits in a group whose connections have ended. Gloo
+may miss that (PyTorch 2.13, in a reduction of eight bytes), and would wait for half an hour."""
 
 _LAST = "the job goes on from its last checkpoint"
 
@@ -86,6 +92,7 @@ class Guard(Feature):
         self._accumulates = False
         self._announced = False
         self._cut = False
+        self._meets = False
         # Held while a group is left or aborted, so that no group is both.
         self._leaving = threading.Lock()
 
@@ -107,6 +114,15 @@ class Guard(Feature):
         # Between two steps nothing is to be set back.
         self.broken |= self.loop.in_step
         return True
+
+    @contextlib.contextmanager
+    def meeting(self) -> Iterator[None]:
+        """Meet the others; if one of them has died, this fails, or ends the process."""
+        self._meets = True
+        try:
+            yield
+        finally:
+            self._meets = False
 
     # The hooks of a feature.
 
@@ -247,11 +263,23 @@ class Guard(Feature):
         """Abort what waits for ranks that have died; this runs in a thread."""
         member = self._framework.member
         assert member is not None
+        waits_s = 0.0
         while True:
-            time.sleep(FAR_WATCH_S if member.far else WATCH_S)
+            pause_s = FAR_WATCH_S if member.far else WATCH_S
+            time.sleep(pause_s)
             with contextlib.suppress(OSError), self._leaving:
-                if member.repair() is not None:
-                    member.abort()
+                if member.repair() is None:
+                    waits_s = 0.0
+                    continue
+                member.abort()
+                waits_s = waits_s + pause_s if self._meets else 0.0
+                if waits_s > STUCK_S:
+                    with contextlib.suppress(OSError, ValueError):
+                        sys.stderr.write(
+                            f"hpcext: a rank has died, and gloo waits for it; {_LAST}\n"
+                        )
+                        sys.stderr.flush()
+                    os._exit(1)
 
 
 def _forget_gradients(optimizer: torch.optim.Optimizer) -> None:

@@ -102,7 +102,8 @@ class InPlace(resizing.InPlace):
     def meet(self) -> None:
         """Meet the other ranks, if they go on without ranks that die."""
         if self._guard.on and self.coordinator.ranks.size > 1:
-            self.coordinator.ranks.smallest(0)
+            with self._guard.meeting():
+                self.coordinator.ranks.smallest(0)
 
     def mend(
         self, regroup: Callable[[Ranks], object], facts: Callable[[], Mapping[str, Any]]
@@ -142,14 +143,19 @@ class InPlace(resizing.InPlace):
             Facts of the training of that rank, if it is another one.
         """
         ranks, place = self.coordinator.ranks, self.loop.place
-        ranks.begin_gather([self.coordinator.step, place.epoch])
+        ranks.begin_gather([self.coordinator.step, place.epoch, self.loop.validates])
         places = ranks.gathered() or []
-        steps = [int(step) for step, _ in places]
-        if len({epoch for _, epoch in places}) > 1:
-            raise RuntimeError(
-                "a rank has died between two epochs, and the others are in different ones; "
-                "the job goes on from its last checkpoint"
-            )
+        steps = [int(step) for step, _, _ in places]
+        last = max(epoch for _, epoch, _ in places)
+        self.is_behind = place.epoch < last
+        if any(epoch < last for _, epoch, _ in places):
+            # As they met at the end of the epoch, some had heard from it, and have begun the next.
+            if len({*steps}) > 1 or any(validates for _, _, validates in places):
+                raise RuntimeError(
+                    "a rank has died between two epochs, and the others are in different ones, "
+                    "with a validation in between; the job goes on from its last checkpoint"
+                )
+            return None
         behind = [rank for rank, step in enumerate(steps) if step < max(steps)]
         if not behind:
             return None
