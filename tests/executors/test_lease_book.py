@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ class Harvester:
         self.bound = True
         self.terms = Terms(**{"partition": "p", "gpus": 2, "cycle_s": 0.01, **terms})
         self.loop = asyncio.new_event_loop()
+        weakref.finalize(self, self.loop.close)
         self.now_s = 1e6
         self.book = self.another()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ class Stage:
         self.slurm = slurm
         self.facts: list[Fact] = []
         self.loop = asyncio.new_event_loop()
+        weakref.finalize(self, self.loop.close)
         slurm.nodes = dict.fromkeys(("n1", "n2", "n3"), "idle")
         (path / "jobs").mkdir()
         self.executor = self.another()
