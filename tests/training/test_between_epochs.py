@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,9 +43,7 @@ def meeting(epoch: int, ranks: Two) -> tuple[Others, InPlace]:
     loop.validates = bool(ranks.said[0][2])
     group = Group(2, 2, (0, 1), repairs=True)
     member: Any = SimpleNamespace(repair=lambda _: group, form=lambda _: ranks)
-    guard: Any = SimpleNamespace(
-        on=True, caught=lambda _: True, undo=bool, leave=bool, meeting=contextlib.nullcontext
-    )
+    guard: Any = SimpleNamespace(on=True, caught=lambda _: True, undo=bool, leave=bool)
     sharding: Any = SimpleNamespace(depart=lambda _: None)
     framework: Any = SimpleNamespace(models=[], member=member)
     resizing = InPlace(framework, sharding, guard, ())

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -92,7 +92,6 @@ class Guard(Feature):
         self._accumulates = False
         self._announced = False
         self._cut = False
-        self._meets = False
         # Held while a group is left or aborted, so that no group is both.
         self._leaving = threading.Lock()
 
@@ -114,15 +113,6 @@ class Guard(Feature):
         # Between two steps nothing is to be set back.
         self.broken |= self.loop.in_step
         return True
-
-    @contextlib.contextmanager
-    def meeting(self) -> Iterator[None]:
-        """Meet the others; if one of them has died, this fails, or ends the process."""
-        self._meets = True
-        try:
-            yield
-        finally:
-            self._meets = False
 
     # The hooks of a feature.
 
@@ -272,7 +262,7 @@ class Guard(Feature):
                     waits_s = 0.0
                     continue
                 member.abort()
-                waits_s = waits_s + pause_s if self._meets else 0.0
+                waits_s = waits_s + pause_s if self.coordinator.ranks.waits else 0.0
                 if waits_s > STUCK_S:
                     with contextlib.suppress(OSError, ValueError):
                         sys.stderr.write(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -64,7 +66,8 @@ class TorchRanks(Ranks):
         if self._adding is None:
             return None
         (work, numbers), self._adding = self._adding, None
-        work.wait()
+        with self._waiting():
+            work.wait()
         found: list[float] = numbers.tolist()
         return found
 
@@ -80,13 +83,15 @@ class TorchRanks(Ranks):
         if self._gathering is None:
             return None
         (work, parts), self._gathering = self._gathering, None
-        work.wait()
+        with self._waiting():
+            work.wait()
         return [part.tolist() for part in parts]
 
     def smallest(self, value: int) -> int:
         """Return the smallest value of all ranks."""
         number = torch.tensor([value])
-        dist.all_reduce(number, op=dist.ReduceOp.MIN, group=self._group)
+        with self._waiting():
+            dist.all_reduce(number, op=dist.ReduceOp.MIN, group=self._group)
         return int(number)
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -114,9 +119,18 @@ class TorchRanks(Ranks):
         """Return what the running exchange agreed on."""
         if self._work is None:
             return Control()
-        self._work.wait()
+        with self._waiting():
+            self._work.wait()
         self._work = None
         return Control(*self._values.tolist())
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self.waits = True
+        try:
+            yield
+        finally:
+            self.waits = False
 
 
 def _tensor(data: bytes) -> torch.Tensor:

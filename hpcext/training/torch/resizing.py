@@ -102,8 +102,7 @@ class InPlace(resizing.InPlace):
     def meet(self) -> None:
         """Meet the other ranks, if they go on without ranks that die."""
         if self._guard.on and self.coordinator.ranks.size > 1:
-            with self._guard.meeting():
-                self.coordinator.ranks.smallest(0)
+            self.coordinator.ranks.smallest(0)
 
     def mend(
         self, regroup: Callable[[Ranks], object], facts: Callable[[], Mapping[str, Any]]
