@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -107,8 +108,11 @@ def _status(pid: int, name: str) -> int:
     return next(int(line.split()[1], 16) for line in lines if line.startswith(f"{name}:"))
 
 
-def _has_environ(pid: int) -> bool:
-    return b"HPCEXT_NOTIFY=" in Path(f"/proc/{pid}/environ").read_bytes()
+def _has_environ(pid: int, mark: str = "HPCEXT_NOTIFY=") -> bool:
+    """Whether a process has a variable; one that gives its memory back has none any more."""
+    with contextlib.suppress(OSError):
+        return mark.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    return False
 
 
 def test_a_process_does_nothing_once_all_of_its_threads_have_stopped(stage: Stage) -> None:
@@ -152,11 +156,11 @@ def test_what_its_parent_has_taken_along_counts_until_it_has_ended(tmp_path: Pat
             assert child is not None
             assert supervisor is not None
             parent.kill()
+        # It has begun to end before the first look, which would find it otherwise.
+        wait_for(lambda pid=child.pid: not _has_environ(pid, mark), "the beginning of its end")
         victims: set[Process] = set()
         tree.kill_marked([mark], victims)
         dying = sweep.Dying(supervisor)
-        # As if it had begun to end before the first look.
-        victims.clear()
         while tree.kill_marked([mark], victims) or dying.any():
             victims.clear()
         assert not child.alive()
