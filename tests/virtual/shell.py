@@ -511,8 +511,7 @@ class Shell:
         if name in self._functions:
             return self._call(words, command.redirects)
         if builtin is not None and name != "exec":
-            with _Redirected(self, command.redirects):
-                return builtin(words[1:])
+            return self._own(name, lambda: builtin(words[1:]), command.redirects)
         if name == "exec":
             return self._replace(words[1:], values, command.redirects)
         if replaces:
@@ -520,6 +519,20 @@ class Shell:
         return self._wait_for(
             self._fork(lambda shell: shell._replace(words, values, command.redirects))
         )
+
+    def _own(
+        self, name: str, does: Callable[[], int], redirects: list[tuple[int, str, Word]]
+    ) -> int:
+        try:
+            with _Redirected(self, redirects):
+                return does()
+        except _UnopenedError as error:
+            # Its own output may be a file on the same disk.
+            with contextlib.suppress(OSError):
+                calls.write(2, f"{error}\n".encode())
+            if name in SPECIAL:
+                raise SystemExit(2) from None
+            return 2
 
     def _call(self, words: list[str], redirects: list[tuple[int, str, Word]]) -> int:
         before, self._arguments = self._arguments, [self._arguments[0], *words[1:]]
@@ -749,6 +762,10 @@ class Shell:
         return total
 
 
+class _UnopenedError(Exception):
+    """A file that a command is redirected to cannot be opened."""
+
+
 class _Redirected:
     """Descriptors of a command that lead elsewhere, for as long as it lasts."""
 
@@ -772,7 +789,11 @@ class _Redirected:
     def __enter__(self) -> None:
         for fd, _, _ in self._redirects:
             self._kept.append((fd, calls.dup(fd)))
-        self.begin()
+        try:
+            self.begin()
+        except OSError as error:
+            self.__exit__(None)
+            raise _UnopenedError(str(error)) from None
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, Dead):
@@ -792,6 +813,9 @@ BUILTINS = {
     "continue": "continue", "return": "return", "echo": "echo", ":": "true", "true": "true",
     "false": "false", "export": "export", "[": "test", "exec": "exec", "cd": "cd",
 }  # fmt: skip
+
+SPECIAL = {":", "break", "continue", "exit", "export", "return", "trap"}
+"""Those that end a script if they cannot be redirected, by POSIX."""
 
 COMPARES = {
     "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le,

@@ -50,6 +50,9 @@ sleep 1 & pid=$!; trap 'echo woken; kill -TERM $pid' USR1
     "redirected": """
 { echo one; echo two >&2; } 2>/dev/null
 echo three 2>&1 >/dev/null; echo four""",
+    "not redirected": """
+{ echo one >/no/such/file || echo two; } 2>/dev/null
+(echo three; : >/no/such/file; echo no) 2>/dev/null; echo $?""",
     "printed": """
 a=$(echo one; echo "two  three"; echo); echo "$a" $a "<$(echo "($(echo deep))")>$(exit 3)" $?
 b=$(exit 4); echo $? "$b"; trap 'echo heard' USR1; c=$(kill -USR1 $$; echo said); echo "$c" """,
