@@ -14,8 +14,6 @@ from hpcext.training.others import Others
 from hpcext.training.ranks import Ranks
 from hpcext.training.torch.resizing import InPlace
 
-DIED = RuntimeError("gloo: Connection closed by peer")
-
 
 class Two(Ranks):
     """One of two ranks that are left, after step 8: what both say of themselves is known."""
@@ -34,10 +32,20 @@ class Two(Ranks):
         return self.said
 
 
+class Three(Ranks):
+    """One of three, of which one dies as they meet."""
+
+    size = 3
+
+    def smallest(self, value: int) -> int:
+        """As all meet."""
+        raise RuntimeError("gloo: Connection closed by peer")
+
+
 def meeting(epoch: int, ranks: Two) -> tuple[Others, InPlace]:
     """A rank at the end of an epoch, after step 8, whose meeting breaks."""
     loop, coordinator = Loop(), Coordinator()
-    coordinator.ranks.size = 3
+    coordinator.ranks = Three()
     coordinator.stepped(8, 8.0)
     loop.place.epoch = epoch
     loop.validates = bool(ranks.said[0][2])
@@ -48,11 +56,6 @@ def meeting(epoch: int, ranks: Two) -> tuple[Others, InPlace]:
     framework: Any = SimpleNamespace(models=[], member=member)
     resizing = InPlace(framework, sharding, guard, ())
     resizing.attach(coordinator, loop)
-
-    def breaks(_: int) -> int:
-        raise DIED
-
-    coordinator.ranks.smallest = breaks  # type: ignore[method-assign]
     keeper: Any = SimpleNamespace(before_change=bool, run_id="r")
     others = Others(
         coordinator, loop, resizing, features=(), keeper=keeper, facts=dict, follow=bool
