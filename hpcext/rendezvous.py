@@ -24,7 +24,8 @@ If ranks of this group die, those that are left may form a group of their own, a
 ``cut-NUMBER``              any rank   it cannot communicate any more (on several nodes)
 ==========================  =========  =======================================================
 
-Ranks of a node that is lost are those that ``rescale.json`` says are lost.
+Ranks of a node that is lost are those that ``rescale.json`` says are lost. If ranks die while a
+group is being formed, a repair of the last group that had made a step takes its place.
 
 Each file is renamed into place, and SIGUSR1 announces it. The signal reaches only this node, so
 that processes that wait for another node poll. On several nodes two more files abandon a change:
@@ -91,12 +92,16 @@ class Group:
         index of each is its rank in this group; all other ranks here are new.
     repairs : bool
         Whether the others have died, so that this group is formed without asking them.
+    of : int or None
+        The number of that previous group, if the launcher says it: groups that were proposed later
+        may have come to nothing.
     """
 
     number: int
     size: int
     stay: tuple[int, ...] = ()
     repairs: bool = False
+    of: int | None = None
 
     @property
     def kept(self) -> int:
@@ -225,7 +230,12 @@ class Rendezvous:
         if document is None:
             return None
         return Group(
-            document["number"], document["size"], tuple(document["stay"]), document["repairs"]
+            document["number"],
+            document["size"],
+            tuple(document["stay"]),
+            document["repairs"],
+            # A launcher of an earlier release does not say it.
+            document.get("of"),
         )
 
     def mends(self) -> None:

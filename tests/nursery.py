@@ -23,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from ports import free_port
@@ -269,6 +270,8 @@ def launch(argv: Sequence[str], ranks: int, replace: int | None) -> NoReturn:
         if pid == 0:
             os.environ.clear()
             os.environ.update(environ)
+            # An error of the script ends the calls above as well, which are the launcher's.
+            launcher.shutil = SimpleNamespace(rmtree=lambda *_, **__: None)  # type: ignore[assignment]
             run(argv)
         return pid
 

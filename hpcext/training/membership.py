@@ -14,6 +14,10 @@ PAUSE_S, FAR_PAUSE_S = 0.002, 0.02
 """Seconds between two checks whether the others are ready, on one node and on several."""
 
 
+class Overtaken(RuntimeError):
+    """A group comes to nothing, because ranks have died while it was being formed."""
+
+
 class Membership(abc.ABC):
     """The membership of this process; how its ranks communicate is up to a subclass.
 
@@ -35,6 +39,7 @@ class Membership(abc.ABC):
     def __init__(self, rendezvous: Rendezvous, *, rank: int, size: int) -> None:
         self.rank = rank
         self.group = Group(rendezvous.joins, size)
+        self._places = {rendezvous.joins: (rank, size)}  # number of a group → rank there, its size
         self.joining = rendezvous.joins > 0
         self._rendezvous = rendezvous
         self._news = News()
@@ -79,11 +84,19 @@ class Membership(abc.ABC):
         return self._next
 
     def proposed(self, number: int) -> Group:
-        """Return the group with this number, once rank 0 has told the ranks of it."""
+        """Return the group with this number, once rank 0 has told the ranks of it.
+
+        Raises
+        ------
+        Overtaken
+            Ranks have died meanwhile, and those that are left form another one.
+        """
         while True:
             found = self._rendezvous.group()
             if found and found.number == number:
                 return found
+            if found and found.number > number and found.repairs:
+                raise Overtaken(f"group {number} comes to nothing")
             if not self._rendezvous.host:
                 raise RuntimeError(f"{self._rendezvous.directory}: there is no group {number}")
             # Another node may see the file a moment later.
@@ -97,8 +110,9 @@ class Membership(abc.ABC):
         """Form a group with its other members; this waits for them."""
         if self.group.number < group.number:
             # A rank that stays may have another number now.
-            self.rank = group.stay.index(self.rank)
+            self.rank = group.stay.index(self._before(group)[0])
         self.group, self._next = group, None
+        self._places[group.number] = self.rank, group.size
         return Ranks() if group.size == 1 else self.connect(group)
 
     def answer(self, *, why: str = "", stall_s: float | None = None) -> None:
@@ -143,6 +157,20 @@ class Membership(abc.ABC):
         """Whether ranks are, or may come to be, on several nodes."""
         return bool(self._rendezvous.host)
 
+    @property
+    def mending(self) -> bool:
+        """Whether the others go on without a rank that dies, as one of them has announced."""
+        return self._rendezvous.can_mend()
+
+    def belongs_to(self, group: Group) -> bool:
+        """Return whether this process is in the group of those that are left after a death."""
+        known = group.of is None or group.of in self._places
+        return known and self._before(group)[0] in group.stay
+
+    def lost(self, group: Group) -> list[int]:
+        """Return the ranks of the group before a repair that are not in it."""
+        return sorted({*range(self._before(group)[1])} - {*group.stay})
+
     def cut(self) -> None:
         """Say that the ranks cannot communicate, if only the manager can know which have died."""
         if self._rendezvous.host:
@@ -164,6 +192,11 @@ class Membership(abc.ABC):
             if time.monotonic() >= until_s:
                 return None
             time.sleep(self._pause_s)
+
+    def _before(self, group: Group) -> tuple[int, int]:
+        """Return rank and number of ranks in the group before another one."""
+        present = self.rank, self.group.size
+        return present if group.of is None else self._places.get(group.of, present)
 
     def _newer(self) -> Group | None:
         found = self._rendezvous.group()

@@ -61,7 +61,7 @@ class Others:
     def change(self, number: int) -> None:
         """Form the group with this number, or leave the training."""
         self._before_change()
-        self._resizing.change(number, self._regroup, self._facts_for_others)
+        self.outlived(lambda: self._resizing.change(number, self._regroup, self._facts_for_others))
 
     # Going on without ranks that die.
 

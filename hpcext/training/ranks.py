@@ -31,13 +31,10 @@ class Ranks:
     Attributes
     ----------
     rank, size : int
-    waits : bool
-        Whether this process is waiting for others.
     """
 
     rank = 0
     size = 1
-    waits = False
     _sum: list[float] | None = None
     _gathered: list[list[float]] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -10,9 +11,16 @@ from hpcext.rendezvous import Group
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.feature import Resizing
 from hpcext.training.leave import leave
-from hpcext.training.membership import Membership
+from hpcext.training.membership import Membership, Overtaken
 from hpcext.training.ranks import Ranks
 from hpcext.training.stall import Stall
+
+REPAIR_S = 60.0
+"""Seconds within which the launcher says that a rank has died, after communication has failed."""
+
+
+class Unreachable(RuntimeError):
+    """Ranks cannot reach each other, though none has died."""
 
 
 class Sent(NamedTuple):
@@ -83,6 +91,20 @@ class InPlace(Resizing, abc.ABC):
         """Divide anew what ranks hold in parts; all ranks of the new group call it.
 
         New ranks have received the rest by then.
+        """
+
+    @abc.abstractmethod
+    def part(self) -> None:
+        """Leave the present group, which has broken."""
+
+    @abc.abstractmethod
+    def level(self, facts: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+        """Bring all ranks to the last step that one of them has made.
+
+        Returns
+        -------
+        Mapping or None
+            The facts of the training of that rank, if it is another one.
         """
 
     # The change.
@@ -162,6 +184,51 @@ class InPlace(Resizing, abc.ABC):
             # Sent by rank 0, which is the same process in both groups.
             self.send(facts(), group)
         self.divide(group)
+
+    def mend(
+        self, regroup: Callable[[Ranks], object], facts: Callable[[], Mapping[str, Any]]
+    ) -> Mapping[str, Any] | None:
+        """Go on without ranks that have died; others may do so meanwhile.
+
+        Raises
+        ------
+        RuntimeError
+            That is not possible: the job goes on from its last checkpoint.
+        """
+        while True:
+            with contextlib.suppress(Overtaken):
+                return self._go_on(regroup, facts)
+
+    def _go_on(
+        self, regroup: Callable[[Ranks], object], facts: Callable[[], Mapping[str, Any]]
+    ) -> Mapping[str, Any] | None:
+        member = self.member
+        assert member is not None
+        group = member.repair(REPAIR_S)
+        if group is None:
+            raise Unreachable("the ranks cannot communicate, and none of them has died")
+        if not member.belongs_to(group):
+            # It had joined for nothing, and the launcher ends it.
+            leave(0)
+        self._stall.begin()
+        self.undo()
+        lost = member.lost(group)
+        self.dissolve(group)
+        self.part()
+        try:
+            regroup(member.form(group))
+            facts_of_another = self.level(facts)
+        except RuntimeError as error:
+            if self.broke(error):
+                raise Overtaken("others have died") from None
+            raise
+        if self.coordinator.ranks.rank == 0 and lost:
+            size = group.size + len(lost)
+            self.coordinator.reporter.note(
+                f"rank {', '.join(map(str, lost))} of {size} was lost; the other "
+                f"{group.size} went on from step {self.coordinator.step}"
+            )
+        return facts_of_another
 
     # The hooks of a feature.
 

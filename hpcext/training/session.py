@@ -285,7 +285,11 @@ class Session(Reporting):
             changed = True
             while changed:
                 changed = False
-                position, source = training.open(loader)
+                opened = training.others.heard(lambda: training.open(loader))
+                if opened is None:
+                    changed = True
+                    continue
+                position, source = opened
                 for turns, batch in enumerate(source, start=1):
                     training.begin_step(position, turns)
                     training.comparison.look_at(loader, batch)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
 import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from resized import Training, samples, sizes
@@ -207,4 +210,28 @@ def test_random_kills(start: Any, tmp_path: Path, kills: int) -> None:
     over.write_text(str(last))
     end(training)
     assert training.output.count("the others go on without it") == kills
+    once(training)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kills", [40, 500])
+def test_kills_at_any_time(start: Any, tmp_path: Path, kills: int) -> None:
+    """Also while others form a group, join it, or get the state of one that has made the step."""
+    chance, over = random.Random(kills), tmp_path / "over"
+    words = ("--global-batch", "12", "--epochs", "100000", "--pause", "0.01", "--until", str(over))
+    training = start(*words, size=4, replace=4 * kills)
+    first = wait_for(lambda: together(training, 4), "four ranks")[0]
+    launcher, done = psutil.Process(training.process.pid), 0
+    while done < kills:
+        time.sleep(chance.choice([0.02, 0.2, 1.0, 3.0]) * chance.random())
+        assert first in [each.pid for each in launcher.children()], training.wait()
+        others = [each for each in launcher.children() if each.pid != first]
+        if others:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                chance.choice(others).kill()
+                done += 1
+    last = max(lines[-1]["epoch"] for lines in tails(training).values() if lines) + 3
+    over.write_text(str(last))
+    end(training)
     once(training)

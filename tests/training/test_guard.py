@@ -22,7 +22,8 @@ from hpcext.rendezvous import Rendezvous
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.feature import Feature
 from hpcext.training.loop import Loop
-from hpcext.training.torch import Session, mending
+from hpcext.training.membership import Overtaken
+from hpcext.training.torch import Session, mending, stuck
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.mending import Guard
 from hpcext.training.torch.parallel import Parallel
@@ -61,8 +62,9 @@ class Stage:
             "average": self.average, "scaler": self.scaler, "generator": self.generator, **more,
         }  # fmt: skip
         member: Any = SimpleNamespace(
-            replaces=True, far=False, mends=lambda: None, repair=lambda: None, cut=self.cut
-        )
+            replaces=True, far=False, mending=False, mends=lambda: None, repair=lambda: None,
+            cut=self.cut,
+        )  # fmt: skip
         self.framework: Any = SimpleNamespace(
             member=member, models=[Parallel(self.model)], state=TorchState(objects)
         )
@@ -238,12 +240,37 @@ def test_no_rank_on_a_gpu_is_replaced(tmp_path: Path, device: str, replaces: boo
     assert member.replaces is replaces
 
 
+def test_a_rank_that_has_just_joined_catches_what_the_others_do() -> None:
+    """They go on without ranks that die already; so its first step can be made again, too."""
+    stage = Stage()
+    stage.guard, stage.loop = Guard(stage.framework, stage.followed, lambda: ""), Loop()
+    coordinator = Coordinator()
+    coordinator.ranks.size = 2
+    stage.guard.attach(coordinator, stage.loop)
+    stage.guard.began()
+    stage.framework.member.mending = True
+    before = stage.all()
+    stage.step(dies=True)
+    stage.guard.undo()
+    assert same(before, stage.all())
+
+
+def test_errors_that_are_the_end_of_a_connection() -> None:
+    stage = Stage()
+    stage.begin()
+    assert stage.guard.caught(RuntimeError("Application timeout caused pair closure"))
+    assert stage.guard.caught(Overtaken("group 3 comes to nothing"))
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["in communication", "elsewhere"])
 def test_a_rank_that_waits_on_though_its_connections_have_ended_ends(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], waits: bool
 ) -> None:
-    """Or all others would wait for it, for half an hour. A script may compute for long."""
+    """Or all others would wait for it, for half an hour. A script may do something for long."""
     monkeypatch.setattr(mending, "WATCH_S", 0.01)
     monkeypatch.setattr(mending, "STUCK_S", 0.1)
+    if waits:
+        monkeypatch.setattr(stuck, "_PLACES", (os.path.dirname(threading.__file__),))
     stage, ends = Stage(), threading.Event()
     aborted: list[int] = []
     member = stage.framework.member
@@ -258,13 +285,18 @@ def test_a_rank_that_waits_on_though_its_connections_have_ended_ends(
 
     def watch() -> None:
         with contextlib.suppress(SystemExit):
-            stage.guard._watch()
+            stage.guard._watch(member)
 
-    thread = threading.Thread(target=watch)
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
+    if waits:
+        assert ends.wait(240)
+        assert "gloo goes on waiting for a rank that has died" in capfd.readouterr().err
+        return
     wait_for(lambda: len(aborted) > 20, "a while")
     assert not ends.is_set()
-    stage.guard.coordinator.ranks.waits = True
+    # It ends with the next look, since nothing is to be repaired any more.
+    stage.guard._cut, member.far, member.repair = False, True, lambda: None
+    stage.guard.coordinator.ranks.rank = 1
     thread.join(240)
-    assert ends.is_set()
-    assert "the job goes on from its last checkpoint" in capfd.readouterr().err
+    assert not thread.is_alive()

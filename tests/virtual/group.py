@@ -16,7 +16,7 @@ MEETS_S, ANSWERS_S = 300.0, 60.0
 """Seconds in which all ranks must be there, and then answer."""
 
 
-class Broken(Exception):
+class Broken(RuntimeError):
     """A rank is gone, or does not answer: the others cannot go on."""
 
 
@@ -26,6 +26,7 @@ class Meeting:
     def __init__(self) -> None:
         self.members: dict[int, Process] = {}
         self.turns: list[dict[int, Any]] = []
+        self.there: set[int] = set()
 
 
 class Group(Ranks):

@@ -19,7 +19,7 @@ from hpcext.launch import ranks as launcher
 from hpcext.rendezvous import REPAIRS, Rendezvous
 from hpcext.rendezvous import Group as Next
 from hpcext.training import resizing
-from hpcext.training.membership import Membership
+from hpcext.training.membership import Membership, Overtaken
 from hpcext.training.ranks import Ranks
 from hpcext.training.resizing import Sent
 
@@ -34,8 +34,10 @@ REPLACES = 0.4
 SURE = 4
 """After so many steps of a group all of its ranks have said that they do so."""
 
-REPAIR_S = 60.0
-"""Seconds within which ranks that cannot reach others hear which have died."""
+LOOK_S = 0.05
+"""Seconds between two looks whether a group that is being formed comes to nothing."""
+ANOTHER, SOON_S = 0.5, 1.0
+"""How often another process is killed after one, and how many seconds later, in the mean."""
 REFUSES = 0.1
 """How many trainings cannot change in place, which they find out when they are to."""
 SHRINKS_S = 5.0
@@ -58,6 +60,11 @@ class Member(Membership):
     def connect(self, group: Next) -> Ranks:
         """Connect with the other members of a group; this waits for them."""
         meeting = self._room.meetings[(*self._job, group.number)]
+        meeting.there.add(self.rank)
+        while group.of is not None and len(meeting.there) < group.size:
+            if self.repair() is not None:
+                raise Overtaken(f"group {group.number} comes to nothing")
+            calls.sleep(LOOK_S)
         return Group(meeting, self.rank, group.size, self._process)
 
     def leave(self) -> None:
@@ -94,17 +101,17 @@ class InPlace(resizing.InPlace):
         """Receive, on a new rank, what rank 0 sends."""
         return Sent(json.loads(self.coordinator.ranks.broadcast(b"")), None)
 
-    def mend(
-        self, regroup: Callable[[Ranks], object], facts: Callable[[], Mapping[str, Any]]
-    ) -> Mapping[str, Any]:
-        """Go on without ranks that have died; return the last step that one of the others made."""
+    def broke(self, error: RuntimeError | None = None) -> bool:
+        """Return whether a rank has died, so that the others are to go on without it."""
         self._member.cut()
-        group = self._member.repair(REPAIR_S)
-        if group is None:
-            raise Broken(f"rank {self._member.rank}: none has died")
-        self._stall.begin()
+        return True
+
+    def part(self) -> None:
+        """Leave the present group, which has broken."""
         self._member.leave()
-        regroup(self._member.form(group))
+
+    def level(self, facts: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return the last step that one of the ranks has made."""
         return {"step": -self.coordinator.ranks.smallest(-int(facts()["step"]))}
 
 
@@ -157,10 +164,12 @@ class Training(training.Training):
             self._meet(ranks)
             agreed = self._coordinator.agree(self._resizing.next_group())
             self._act(agreed)
-        except Broken:
-            leaves = agreed is not None and (agreed.suspend or agreed.resize)
-            if leaves or not self._announced:
+        except (Broken, Overtaken):
+            assert isinstance(self._resizing, InPlace)
+            announced = self._announced or self._resizing.member.mending
+            if (agreed is not None and agreed.suspend) or not announced:
                 raise
+            self._resizing.broke()
             self._outlive()
         now = self._coordinator.ranks
         if now is not ranks:
@@ -213,6 +222,9 @@ class Faults(faults.Faults):
             for _ in range(chance.randint(1, 3)):
                 at_s, bits = chance.uniform(1.0, self.until_s), chance.getrandbits(32)
                 plan.append(faults.Fault(at_s, "kill_training", bits))
+                if chance.random() < ANOTHER:
+                    at_s, bits = at_s + chance.expovariate(1 / SOON_S), chance.getrandbits(32)
+                    plan.append(faults.Fault(at_s, "kill_training", bits))
         return sorted(plan)
 
     def resize(self) -> None:

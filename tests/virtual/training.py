@@ -15,7 +15,9 @@ from hpcext import protocol
 from hpcext.training.checkpoint import CheckpointError, FencedError
 from hpcext.training.coordinator import Coordinator
 from hpcext.training.feature import Resizing
+from hpcext.training.membership import Overtaken
 from hpcext.training.ranks import Control, Ranks
+from hpcext.training.resizing import Unreachable
 
 if TYPE_CHECKING:
     from virtual.kernel import Process
@@ -170,7 +172,7 @@ def train(room: Room, process: Process, kind: type[Training] = Training) -> int:
         return FAILS
     try:
         return kind(room, process).run()
-    except Broken as error:
+    except (Broken, Overtaken, Unreachable) as error:
         room.kernel.tell(f"{process!r}: {error}")
         return 1
     except CheckpointError as error:

@@ -7,21 +7,25 @@ the group, behind a door (:mod:`hpcext.training.door`).
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
+from torch.distributed import distributed_c10d
 
 from hpcext.protocol import environ
 from hpcext.rendezvous import Group, Rendezvous
 from hpcext.training import connections
 from hpcext.training.checkpoint import CheckpointError
 from hpcext.training.door import Door, LocalDoor, places
-from hpcext.training.membership import Membership
+from hpcext.training.membership import Membership, Overtaken
 from hpcext.training.ranks import Ranks
 from hpcext.training.sockets import LOOPBACK, own_socket
 from hpcext.training.torch.ranks import TorchRanks, init
@@ -34,7 +38,17 @@ SILENT_S = 30
 """Seconds after which another node that is silent counts as unreachable, if ranks may go on without
 it. The manager finds out which one it is. Shorter disturbances of a network are waited out."""
 
+CONNECT_S = 6
+"""Seconds for connecting with ranks that are all there, if some of them may die at this moment.
+Gloo waits five times as long for a rank that is to connect with this one."""
+
+LOOK_S, FAR_LOOK_S = 0.05, 1.0
+"""Seconds between two looks whether a group that is being formed comes to nothing, on one node and
+on several."""
+
 _TENSOR = "hpcext.tensor"
+_NEVER_SENT = 2**31 - 1
+_AT_ONCE = timedelta(milliseconds=1)
 
 
 class Member(Membership):
@@ -61,6 +75,7 @@ class Member(Membership):
         self._kept: Store | None = None  # on rank 0, the store of all ranks
         self._services: list[Door | LocalDoor] = []
         self._sockets: set[int] = set()
+        self._groups: list[dist.ProcessGroup] = []
         self._hooks = sys.excepthook, sys.excepthook
 
     @property
@@ -104,6 +119,7 @@ class Member(Membership):
 
     def leave(self) -> None:
         """Leave the present group."""
+        self._groups = []
         if dist.is_initialized():
             dist.destroy_process_group()
         before, present = self._hooks
@@ -121,23 +137,94 @@ class Member(Membership):
             # A new rank has sharded its model alone.
             dist.destroy_process_group()
         self._store = self._meet(group) if self._rendezvous.host else self._file()
+        store = PrefixStore(f"group-{group.number}", self._store)
+        if group.of is not None:
+            self._gather(group, store)
         before, hook = connections.sockets(), sys.excepthook
-        init(
-            self._device,
-            store=PrefixStore(f"group-{group.number}", self._store),
-            rank=self.rank,
-            world_size=group.size,
-        )
-        ranks = TorchRanks()
+        with self._connecting() as options:
+            init(self._device, store=store, rank=self.rank, world_size=group.size, **options)
+            ranks = TorchRanks(**options)
         self._hooks = hook, sys.excepthook
-        self._sockets = connections.sockets() - before
-        if self.far and self.replaces:
-            connections.end_if_silent(self._sockets, SILENT_S)
+        self._sockets = set()
+        self._note(before, dist.group.WORLD, ranks.group)
         return ranks
+
+    def subgroup(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """Connect some of the ranks with each other; all ranks of the group call it.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+        """
+        before = connections.sockets()
+        with self._connecting() as options:
+            found: dist.ProcessGroup = dist.new_group(sorted(ranks), **options)
+        if self.rank in ranks:
+            self._note(before, found)
+        return found
 
     def abort(self) -> None:
         """End, with errors, what waits for other members of the group; any thread calls it."""
         connections.end(self._sockets)
+        for group in tuple(self._groups):
+            _end_waiting(group)
+
+    def _gather(self, group: Group, store: Store) -> None:
+        """Wait until all ranks are there: PyTorch would wait for those that have died, too.
+
+        Raises
+        ------
+        Overtaken
+            Some have died, and the others form another group.
+        """
+        store.set(f"there-{self.rank}", "")
+        all_of_them = [f"there-{rank}" for rank in range(group.size)]
+        look_s = FAR_LOOK_S if self.far else LOOK_S
+        next_s = time.monotonic() + look_s
+        while not store.check(all_of_them):
+            if time.monotonic() >= next_s:
+                if self.repair() is not None:
+                    raise Overtaken(f"group {group.number} comes to nothing")
+                next_s = time.monotonic() + look_s
+            time.sleep(self._pause_s)
+
+    @property
+    def _mends(self) -> bool:
+        """Whether the group is formed anew if ranks die meanwhile."""
+        return self.group.of is not None and self.mending
+
+    @contextlib.contextmanager
+    def _connecting(self) -> Iterator[dict[str, Any]]:
+        """Connect within a short time, where another group may be formed instead.
+
+        Yields
+        ------
+        options : dict
+            Those for PyTorch.
+
+        Raises
+        ------
+        Overtaken
+            In that case, if some rank did not connect.
+        """
+        if not self._mends:
+            yield {}
+            return
+        try:
+            yield {"timeout": timedelta(seconds=CONNECT_S)}
+        except RuntimeError as error:
+            raise Overtaken(f"group {self.group.number}: {error}") from None
+
+    def _note(self, before: set[int], *groups: dist.ProcessGroup | None) -> None:
+        """Note which connections belong to groups that have been formed."""
+        sockets = connections.sockets() - before
+        self._sockets |= sockets
+        self._groups += [group for group in groups if group is not None]
+        for group in self._groups if self._mends else ():
+            # Collectives may take longer than connecting.
+            distributed_c10d._set_pg_timeout(distributed_c10d.default_pg_timeout, group)
+        if self.far and self.replaces:
+            connections.end_if_silent(sockets, SILENT_S)
 
     def _file(self) -> Store:
         # Opened again, since FileStore keeps a descriptor, which a fork would share.
@@ -168,19 +255,30 @@ def _is_empty(store: TCPStore) -> bool:
     return bool(store.num_keys() == 0)
 
 
-def send(tree: Any, others: Iterable[int], *, source: int = 0) -> None:
+def _end_waiting(group: dist.ProcessGroup) -> None:
+    """End what waits in a group of gloo, which may have missed that its connections have ended.
+
+    After a message for an operation that has failed meanwhile, gloo reads nothing more from that
+    rank, so it does not notice the end of the connection either (PyTorch 2.13: ``Pair::read``
+    returns where the buffer is gone). An operation that waits too long ends all others of its
+    group, so here is one that waits for a millisecond for what nobody sends.
+    """
+    with contextlib.suppress(RuntimeError):
+        group.recv_anysource([torch.zeros(1)], _NEVER_SENT).wait(_AT_ONCE)
+
+
+def send(tree: Any, group: dist.ProcessGroup, *, source: int = 0) -> None:
     """Send a tree of plain values and tensors to some ranks; all but those call it.
 
     Parameters
     ----------
     tree : nested dicts, lists and tuples
         Used only on the rank that sends.
-    others : iterable of int
-        The ranks that call :func:`receive`.
+    group : ProcessGroup
+        That rank and those that call :func:`receive`.
     source : int
         The rank that sends.
     """
-    group = dist.new_group(sorted([source, *others]))
     if dist.get_rank() != source:
         return
     tensors: list[torch.Tensor] = []
@@ -196,19 +294,18 @@ def send(tree: Any, others: Iterable[int], *, source: int = 0) -> None:
         dist.broadcast(flat, src=source, group=group)
 
 
-def receive(device: torch.device, others: Iterable[int], *, source: int = 0) -> Any:
+def receive(device: torch.device, group: dist.ProcessGroup, *, source: int = 0) -> Any:
     """Receive the tree that another rank sends.
 
     Parameters
     ----------
     device : torch.device
         Device for the tensors.
-    others : iterable of int
-        The ranks that receive it.
+    group : ProcessGroup
+        That rank and those that receive it.
     source : int
         The rank that sends.
     """
-    group = dist.new_group(sorted([source, *others]))
     file = io.BytesIO(_broadcast_bytes(b"", group, source))
     plan = torch.load(file, map_location="cpu", weights_only=True)
     tensors: list[torch.Tensor] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 import sys
 import threading
@@ -23,19 +24,21 @@ import torch.distributed as dist
 
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.feature import Feature
+from hpcext.training.membership import Overtaken
 from hpcext.training.torch.framework import Torch
-from hpcext.training.torch.group import checksum
+from hpcext.training.torch.group import Member, checksum
 from hpcext.training.torch.state import mapped, unwrapped
-
-REPAIR_S = 60.0
-"""Seconds within which the launcher says that a rank has died, after communication has failed."""
+from hpcext.training.torch.stuck import Thread
 
 WATCH_S, FAR_WATCH_S = 0.1, 1.0
 """Seconds between two looks whether the launcher says so, on one node and on several."""
 
-STUCK_S = 20.0
-"""Seconds after which a rank ends that still waits in a group whose connections have ended. Gloo
-may miss that (PyTorch 2.13, in a reduction of eight bytes), and would wait for half an hour."""
+STUCK_S = 45.0
+"""Seconds after which a rank ends that still waits in a group whose connections have ended: see
+:mod:`hpcext.training.torch.stuck`. It would wait for half an hour."""
+
+_CLOSED = "Application timeout caused pair closure"
+"""What gloo says of operations that were ended with others of their group."""
 
 _LAST = "the job goes on from its last checkpoint"
 
@@ -91,9 +94,13 @@ class Guard(Feature):
         self._sum: int | None = None
         self._accumulates = False
         self._announced = False
+        self._watches = False
         self._cut = False
+        self._thread = Thread()
         # Held while a group is left or aborted, so that no group is both.
         self._leaving = threading.Lock()
+        # Another one: threads that are waited for as a group is left may begin to watch.
+        self._watching = threading.Lock()
 
     @property
     def on(self) -> bool:
@@ -103,13 +110,16 @@ class Guard(Feature):
 
     def caught(self, error: RuntimeError) -> bool:
         """Return whether an error is the end of a connection, which breaks the step."""
-        backend = isinstance(error, dist.DistError) or "gloo" in str(error).lower()
-        if not self._announced or not backend:
-            return False
         member = self._framework.member
-        if member is not None and not self._cut:
+        known = isinstance(error, dist.DistError | Overtaken) or str(error) == _CLOSED
+        backend = known or "gloo" in str(error).lower()
+        # A rank that has just joined has not announced it itself.
+        if not backend or member is None or not (self._announced or member.mending):
+            return False
+        if not self._cut:
             member.cut()
         self._cut = True
+        self._begin_to_watch(member)
         # Between two steps nothing is to be set back.
         self.broken |= self.loop.in_step
         return True
@@ -131,7 +141,10 @@ class Guard(Feature):
         self._stepped.clear()
         self._sum = self._before = None
         alone = self.coordinator.ranks.size == 1
-        if self.loop.stepped and not self._accumulates and not alone and not self._why_not():
+        # A rank that has joined does as the others, from its first step.
+        member = self._framework.member
+        safe = self.loop.stepped or (member is not None and member.mending)
+        if safe and not self._accumulates and not alone and not self._why_not():
             self._announce()
             self._before = self._captured()
 
@@ -148,10 +161,16 @@ class Guard(Feature):
             if self.coordinator.ranks.rank == 0:
                 member.mends()
             self._announced = True
-            if member.far and self.coordinator.ranks.rank:
-                # Once rank 0 has aborted, the operations of all others end with errors.
+            if not member.far or self.coordinator.ranks.rank == 0:
+                self._begin_to_watch(member)
+
+    def _begin_to_watch(self, member: Member) -> None:
+        with self._watching:
+            if self._watches:
                 return
-            threading.Thread(target=self._watch, name="hpcext-guard", daemon=True).start()
+            self._watches = True
+        watch = functools.partial(self._watch, member)
+        threading.Thread(target=watch, name="hpcext-guard", daemon=True).start()
 
     # A step.
 
@@ -249,27 +268,29 @@ class Guard(Feature):
             member.leave()
         self.broken = self._cut = False
 
-    def _watch(self) -> None:
+    def _watch(self, member: Member) -> None:
         """Abort what waits for ranks that have died; this runs in a thread."""
-        member = self._framework.member
-        assert member is not None
-        waits_s = 0.0
         while True:
-            pause_s = FAR_WATCH_S if member.far else WATCH_S
-            time.sleep(pause_s)
+            time.sleep(FAR_WATCH_S if member.far else WATCH_S)
             with contextlib.suppress(OSError), self._leaving:
-                if member.repair() is None:
-                    waits_s = 0.0
+                if member.repair() is not None:
+                    member.abort()
+                    if self._thread.waits_s() > STUCK_S:
+                        _end()
                     continue
-                member.abort()
-                waits_s = waits_s + pause_s if self.coordinator.ranks.waits else 0.0
-                if waits_s > STUCK_S:
-                    with contextlib.suppress(OSError, ValueError):
-                        sys.stderr.write(
-                            f"hpcext: a rank has died, and gloo waits for it; {_LAST}\n"
-                        )
-                        sys.stderr.flush()
-                    os._exit(1)
+            self._thread.forget()
+            with self._watching:
+                if member.far and self.coordinator.ranks.rank and not self._cut:
+                    # Once rank 0 has aborted, operations of the others end with errors.
+                    self._watches = False
+                    return
+
+
+def _end() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write("hpcext: gloo goes on waiting for a rank that has died; this one ends\n")
+        sys.stderr.flush()
+    os._exit(1)
 
 
 def _forget_gradients(optimizer: torch.optim.Optimizer) -> None:

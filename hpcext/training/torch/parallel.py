@@ -53,10 +53,17 @@ class Parallel(DistributedDataParallel):
         module, options, training = self.module, self._options, self.training
         hooks = self._forward_pre_hooks, self._forward_hooks
         weight_of, guard = self._weight_of, self._guard
-        super().__init__(module, init_sync=not equal, **options)
-        self._weight_of, self._guard = weight_of, guard
-        self._forward_pre_hooks, self._forward_hooks = hooks
-        self._options, self._formed, self.training = options, True, training
+        try:
+            super().__init__(module, init_sync=not equal, **options)
+            self._formed = True
+        finally:
+            # Of a rank that has died meanwhile the next group is formed without.
+            self._weight_of, self._guard = weight_of, guard
+            self._forward_pre_hooks, self._forward_hooks = hooks
+            self._options, self.training = options, training
+            self.module = module
+            if not self._formed:
+                self._forget_group()
         if weight_of is not None or guard is not None:
             attach(self, self._weight, guard)
 
@@ -77,10 +84,14 @@ class Parallel(DistributedDataParallel):
     def dissolve(self) -> None:
         """Become the bare model again, without a reference to the process group."""
         if self._formed:
-            # Deleting the reducer removes the hooks of the old group from the parameters.
-            del self.reducer, self.logger, self.process_group
-            self._comm_hooks.clear()
+            self._forget_group()
             self._formed = False
+
+    def _forget_group(self) -> None:
+        # Deleting the reducer removes the hooks of the old group from the parameters.
+        for name in ("reducer", "logger", "process_group"):
+            self.__dict__.pop(name, None)
+        self.__dict__.get("_comm_hooks", []).clear()
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Return the output of the model."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,12 +19,17 @@ class TorchRanks(Ranks):
     next, so that it runs while the step computes. It needs its own group, because all ranks must
     send the messages of one group in the same order, and DistributedDataParallel sends its own in
     the meantime.
+
+    Parameters
+    ----------
+    **options
+        Options of ``new_group``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
-        self._group: dist.ProcessGroup = dist.new_group(backend="gloo")
+        self._group: dist.ProcessGroup = dist.new_group(backend="gloo", **options)
         self._vector = torch.zeros(len(Control()), dtype=torch.int64)
         # A view of the same memory, since setting it through NumPy takes a tenth of the time.
         self._values = self._vector.numpy()
@@ -66,8 +69,7 @@ class TorchRanks(Ranks):
         if self._adding is None:
             return None
         (work, numbers), self._adding = self._adding, None
-        with self._waiting():
-            work.wait()
+        work.wait()
         found: list[float] = numbers.tolist()
         return found
 
@@ -83,15 +85,16 @@ class TorchRanks(Ranks):
         if self._gathering is None:
             return None
         (work, parts), self._gathering = self._gathering, None
-        with self._waiting():
-            work.wait()
+        work.wait()
         return [part.tolist() for part in parts]
 
     def smallest(self, value: int) -> int:
         """Return the smallest value of all ranks."""
+        if self._work is not None:
+            # If it fails, nothing else should wait for what gloo does not read any more.
+            self._work.wait()
         number = torch.tensor([value])
-        with self._waiting():
-            dist.all_reduce(number, op=dist.ReduceOp.MIN, group=self._group)
+        dist.all_reduce(number, op=dist.ReduceOp.MIN, group=self._group)
         return int(number)
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -119,18 +122,9 @@ class TorchRanks(Ranks):
         """Return what the running exchange agreed on."""
         if self._work is None:
             return Control()
-        with self._waiting():
-            self._work.wait()
+        self._work.wait()
         self._work = None
         return Control(*self._values.tolist())
-
-    @contextlib.contextmanager
-    def _waiting(self) -> Iterator[None]:
-        self.waits = True
-        try:
-            yield
-        finally:
-            self.waits = False
 
 
 def _tensor(data: bytes) -> torch.Tensor:

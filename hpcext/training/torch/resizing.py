@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch.distributed as dist
+
 from hpcext.rendezvous import Group
 from hpcext.training import resizing
-from hpcext.training.ranks import Ranks
 from hpcext.training.resizing import Sent
 from hpcext.training.torch import group as groups
 from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
-from hpcext.training.torch.mending import REPAIR_S, Guard
+from hpcext.training.torch.mending import Guard
 from hpcext.training.torch.sharding import Sharding
 from hpcext.training.torch.state import plain, with_arrays
 
@@ -77,11 +78,12 @@ class InPlace(resizing.InPlace):
         if rank == 0:
             objects = plain(self._sharding.captured(), "Session")
             tree = {"facts": facts, "objects": objects, "shards": self._sharding.described()}
-        groups.send(tree, range(group.kept, group.size))
+        groups.send(tree, self._connected([0, *range(group.kept, group.size)]))
 
     def receive(self, group: Group) -> Sent:
         """Receive, on a new rank, what rank 0 sends."""
-        tree = groups.receive(self._framework.device, range(group.kept, group.size))
+        connected = self._connected([0, *range(group.kept, group.size)])
+        tree = groups.receive(self._framework.device, connected)
         self._sharding.join(group, tree["shards"])
         return Sent(tree["facts"], with_arrays(tree["objects"]))
 
@@ -104,42 +106,17 @@ class InPlace(resizing.InPlace):
         if self._guard.on and self.coordinator.ranks.size > 1:
             self.coordinator.ranks.smallest(0)
 
-    def mend(
-        self, regroup: Callable[[Ranks], object], facts: Callable[[], Mapping[str, Any]]
-    ) -> Mapping[str, Any] | None:
-        """Go on without ranks that have died.
-
-        Raises
-        ------
-        RuntimeError
-            That is not possible: the job goes on from its last checkpoint.
-        """
-        member, size = self.member, self.coordinator.ranks.size
-        assert member is not None
-        group = member.repair(REPAIR_S)
-        if group is None:
-            raise RuntimeError("the ranks cannot communicate, and none of them has died")
-        self._stall.begin()
-        self._guard.undo()
-        self.dissolve(group)
+    def part(self) -> None:
+        """Leave the present group, which has broken."""
         self._guard.leave()
-        regroup(member.form(group))
-        lost = sorted({*range(size)} - {*group.stay})
-        facts_of_another = self._level(facts)
-        if self.coordinator.ranks.rank == 0:
-            self.coordinator.reporter.note(
-                f"rank {', '.join(map(str, lost))} of {size} was lost; the other "
-                f"{group.size} went on from step {self.coordinator.step}"
-            )
-        return facts_of_another
 
-    def _level(self, facts: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    def level(self, facts: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any] | None:
         """Bring all ranks to the last step that one of them has made.
 
         Returns
         -------
         Mapping or None
-            Facts of the training of that rank, if it is another one.
+            The facts of the training of that rank, if it is another one.
         """
         ranks, place = self.coordinator.ranks, self.loop.place
         ranks.begin_gather([self.coordinator.step, place.epoch, self.loop.validates])
@@ -159,16 +136,25 @@ class InPlace(resizing.InPlace):
         if not behind:
             return None
         source = steps.index(max(steps))
+        connected = self._connected([source, *behind])
         if ranks.rank in behind:
-            tree = groups.receive(self._framework.device, behind, source=source)
+            tree = groups.receive(self._framework.device, connected, source=source)
             self._received = with_arrays(tree["objects"])
             found: Mapping[str, Any] = tree["facts"]
             return found
         tree = None
         if ranks.rank == source:
-            tree = {"facts": facts(), "objects": plain(self._sharding.captured(), "Session")}
-        groups.send(tree, behind, source=source)
+            # What it has received itself, and not taken into use yet, is of this step.
+            held = self._sharding.captured() if self._received is None else self._received
+            tree = {"facts": facts(), "objects": plain(held, "Session")}
+        groups.send(tree, connected, source=source)
         return None
+
+    def _connected(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """Connect some ranks with each other; all ranks call it."""
+        member = self.member
+        assert member is not None
+        return member.subgroup(ranks)
 
     # The hooks of a feature.
 
