@@ -62,7 +62,7 @@ class Stage:
             "average": self.average, "scaler": self.scaler, "generator": self.generator, **more,
         }  # fmt: skip
         member: Any = SimpleNamespace(
-            replaces=True, far=False, mending=False, mends=lambda: None, repair=lambda: None,
+            replaces=True, far=False, mending=False, connecting=False, mends=lambda: None, repair=lambda: None,
             cut=self.cut,
         )  # fmt: skip
         self.framework: Any = SimpleNamespace(

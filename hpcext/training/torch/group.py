@@ -61,6 +61,11 @@ class Member(Membership):
         Rank and number of ranks at its start.
     device : torch.device
         The device of this rank, which determines the backend.
+
+    Attributes
+    ----------
+    connecting : bool
+        Whether it connects with others, which ends soon in any case.
     """
 
     _early: ClassVar[Member | None] = None
@@ -76,6 +81,8 @@ class Member(Membership):
         self._services: list[Door | LocalDoor] = []
         self._sockets: set[int] = set()
         self._groups: list[dist.ProcessGroup] = []
+        self._meetings = 0
+        self.connecting = False
         self._hooks = sys.excepthook, sys.excepthook
 
     @property
@@ -119,7 +126,7 @@ class Member(Membership):
 
     def leave(self) -> None:
         """Leave the present group."""
-        self._groups = []
+        self._groups, self._sockets, self._meetings = [], set(), 0
         if dist.is_initialized():
             dist.destroy_process_group()
         before, present = self._hooks
@@ -138,14 +145,14 @@ class Member(Membership):
             dist.destroy_process_group()
         self._store = self._meet(group) if self._rendezvous.host else self._file()
         store = PrefixStore(f"group-{group.number}", self._store)
-        if group.of is not None:
-            self._gather(group, store)
         before, hook = connections.sockets(), sys.excepthook
-        with self._connecting() as options:
-            init(self._device, store=store, rank=self.rank, world_size=group.size, **options)
-            ranks = TorchRanks(**options)
-        self._hooks = hook, sys.excepthook
-        self._sockets = set()
+        try:
+            with self._connecting() as options:
+                init(self._device, store=store, rank=self.rank, world_size=group.size, **options)
+            with self._connecting() as options:
+                ranks = TorchRanks(**options)
+        finally:
+            self._hooks = hook, sys.excepthook
         self._note(before, dist.group.WORLD, ranks.group)
         return ranks
 
@@ -169,25 +176,6 @@ class Member(Membership):
         for group in tuple(self._groups):
             _end_waiting(group)
 
-    def _gather(self, group: Group, store: Store) -> None:
-        """Wait until all ranks are there: PyTorch would wait for those that have died, too.
-
-        Raises
-        ------
-        Overtaken
-            Some have died, and the others form another group.
-        """
-        store.set(f"there-{self.rank}", "")
-        all_of_them = [f"there-{rank}" for rank in range(group.size)]
-        look_s = FAR_LOOK_S if self.far else LOOK_S
-        next_s = time.monotonic() + look_s
-        while not store.check(all_of_them):
-            if time.monotonic() >= next_s:
-                if self.repair() is not None:
-                    raise Overtaken(f"group {group.number} comes to nothing")
-                next_s = time.monotonic() + look_s
-            time.sleep(self._pause_s)
-
     @property
     def _mends(self) -> bool:
         """Whether the group is formed anew if ranks die meanwhile."""
@@ -205,15 +193,35 @@ class Member(Membership):
         Raises
         ------
         Overtaken
-            In that case, if some rank did not connect.
+            Some ranks have died meanwhile.
         """
         if not self._mends:
             yield {}
             return
+        self._gather()
+        self.connecting = True
         try:
             yield {"timeout": timedelta(seconds=CONNECT_S)}
         except RuntimeError as error:
             raise Overtaken(f"group {self.group.number}: {error}") from None
+        finally:
+            self.connecting = False
+
+    def _gather(self) -> None:
+        """Wait until all ranks are there: PyTorch would wait for those that have died, too."""
+        group, store, self._meetings = self.group, self._store, self._meetings + 1
+        assert store is not None
+        prefix = f"there-{group.number}-{self._meetings}-"
+        store.set(f"{prefix}{self.rank}", "")
+        all_of_them = [f"{prefix}{rank}" for rank in range(group.size)]
+        look_s = FAR_LOOK_S if self.far else LOOK_S
+        next_s = time.monotonic() + look_s
+        while not store.check(all_of_them):
+            if time.monotonic() >= next_s:
+                if self.repair() is not None:
+                    raise Overtaken(f"group {group.number} comes to nothing")
+                next_s = time.monotonic() + look_s
+            time.sleep(self._pause_s)
 
     def _note(self, before: set[int], *groups: dist.ProcessGroup | None) -> None:
         """Note which connections belong to groups that have been formed."""

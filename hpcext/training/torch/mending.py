@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import faulthandler
 import functools
 import os
 import sys
@@ -33,7 +34,7 @@ from hpcext.training.torch.stuck import Thread
 WATCH_S, FAR_WATCH_S = 0.1, 1.0
 """Seconds between two looks whether the launcher says so, on one node and on several."""
 
-STUCK_S = 45.0
+STUCK_S = 20.0
 """Seconds after which a rank ends that still waits in a group whose connections have ended: see
 :mod:`hpcext.training.torch.stuck`. It would wait for half an hour."""
 
@@ -275,7 +276,9 @@ class Guard(Feature):
             with contextlib.suppress(OSError), self._leaving:
                 if member.repair() is not None:
                     member.abort()
-                    if self._thread.waits_s() > STUCK_S:
+                    if member.connecting:
+                        self._thread.forget()
+                    elif self._thread.waits_s() > STUCK_S:
                         _end()
                     continue
             self._thread.forget()
@@ -290,6 +293,7 @@ def _end() -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write("hpcext: gloo goes on waiting for a rank that has died; this one ends\n")
         sys.stderr.flush()
+        faulthandler.dump_traceback(sys.stderr)
     os._exit(1)
 
 

@@ -1,8 +1,7 @@
 """Whether the training's thread is stuck in communication: it waits there, and never wakes up.
 
 Gloo signals no error to an operation that has begun to send to a rank that dies (PyTorch 2.13:
-``Pair::signalException`` leaves out what is being transmitted), and a connection that waits for a
-rank to connect cannot be ended from here.
+``Pair::signalException`` leaves out what is being transmitted).
 """
 
 from __future__ import annotations
