@@ -10,11 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hpcext import protocol
-from hpcext.doctor import counter
+from hpcext.doctor import counter, driver
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.doctor.kept import Kept
-from hpcext.launch.transparent import driver_api
-from hpcext.launch.transparent.driver import DriverAndCriu
 from hpcext.launch.transparent.ways import ways
 
 NAME = "transparent"
@@ -33,27 +31,25 @@ _INSTALL = (
 
 def check(asked: CheckOptions) -> Iterator[Finding]:
     """Suspend a program as it is, and let it go on; so with one that uses a GPU."""
-    driver, criu = ways(protocol.environ())
+    _, criu = ways(protocol.environ())
     if why := criu.probe():
-        yield from _in_memory(f"CRIU: {why}", driver)
+        yield from _in_memory(f"CRIU: {why}")
         return
     tried = _tried()
     if "failed" in tried:
         yield _nothing(str(tried["failed"]))
         return
     yield Finding(NAME, "ok", f"CRIU {criu.version()}: a program {_suspended(tried)}")
-    if driver_api.installed():
-        yield _with_a_gpu("NVIDIA's driver and CRIU", driver.without())
+    yield from _with_a_gpu("NVIDIA's driver and CRIU")
 
 
-def _in_memory(why: str, driver: DriverAndCriu) -> Iterator[Finding]:
+def _in_memory(why: str) -> Iterator[Finding]:
     """Try the way without CRIU, which keeps processes in memory.
 
     Parameters
     ----------
     why : str
         Why there is no CRIU.
-    driver : DriverAndCriu
     """
     tried = _tried("stays")
     if "failed" in tried:
@@ -64,8 +60,7 @@ def _in_memory(why: str, driver: DriverAndCriu) -> Iterator[Finding]:
         f"it cannot: a program {_suspended(tried)}"
     )
     yield Finding(NAME, "ok", says, f"to have it on disk, {_INSTALL}")
-    if driver_api.installed():
-        yield _with_a_gpu("NVIDIA's driver", driver.without(), "stays")
+    yield from _with_a_gpu("NVIDIA's driver", "stays")
 
 
 def _nothing(why: str) -> Finding:
@@ -79,23 +74,25 @@ def _suspended(tried: Mapping[str, float | str]) -> str:
     )
 
 
-def _with_a_gpu(what: str, why: str, *words: str) -> Finding:
-    """Return whether a program that uses a GPU can be suspended.
+def _with_a_gpu(what: str, *words: str) -> Iterator[Finding]:
+    """Yield whether a program that uses a GPU can be suspended, if there is a driver.
 
     Parameters
     ----------
     what : str
         What does so.
-    why : str
-        Why it cannot; empty if it seems that it can.
     *words : str
         Further words for the trial.
     """
+    why = driver.without()
+    if why is None:
+        return
     tried = {"failed": why} if why else _tried("gpu", *words)
     if "failed" in tried:
         says = f"what uses a GPU cannot be suspended as it is: {tried['failed']}"
-        return Finding(NAME, "note", says, _DRIVER)
-    return Finding(NAME, "ok", f"{what}: a program with memory on a GPU {_suspended(tried)}")
+        yield Finding(NAME, "note", says, _DRIVER)
+    else:
+        yield Finding(NAME, "ok", f"{what}: a program with memory on a GPU {_suspended(tried)}")
 
 
 def _tried(*words: str) -> dict[str, float | str]:

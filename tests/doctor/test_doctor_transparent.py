@@ -12,7 +12,7 @@ import pytest
 from nvidia_machine import Machine
 from site_of_test import wait_for
 
-from hpcext.doctor import transparent
+from hpcext.doctor import driver, transparent
 from hpcext.doctor.checkup import CheckOptions, Finding
 from hpcext.launch.transparent.criu import Criu
 
@@ -161,3 +161,15 @@ def test_one_that_is_killed_leaves_nothing_behind(
         )
 
     wait_for(nothing_left, "the end of all of it")
+
+
+def test_it_forks_nothing_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks run in threads; the child of a process that has some may crash at once."""
+    stand_in(tmp_path, monkeypatch, "--version) echo Version: 4.2 ;; check) ;; *) exit 7 ;;")
+
+    def fork() -> int:
+        raise AssertionError("a fork")
+
+    monkeypatch.setattr(os, "fork", fork)
+    assert found().verdict == "note"
+    assert driver.without() is None

@@ -62,8 +62,8 @@ class Stage:
             "average": self.average, "scaler": self.scaler, "generator": self.generator, **more,
         }  # fmt: skip
         member: Any = SimpleNamespace(
-            replaces=True, far=False, mending=False, connecting=False, mends=lambda: None, repair=lambda: None,
-            cut=self.cut,
+            replaces=True, far=False, mending=False, connecting=False, mends=lambda: None,
+            repair=lambda: None, cut=self.cut,
         )  # fmt: skip
         self.framework: Any = SimpleNamespace(
             member=member, models=[Parallel(self.model)], state=TorchState(objects)
