@@ -21,7 +21,7 @@ If ranks of this group die, those that are left may form a group of their own, a
 ``mends``                   rank 0     the others go on without ranks that die
 ``group.json``              launcher   the group of those that are left
 ``formed.json``             rank 0     it has done its first step
-``cut-NUMBER``              any rank   it cannot communicate any more (on several nodes)
+``cut-NUMBER``              any rank   it cannot communicate any more
 ==========================  =========  =======================================================
 
 Ranks of a node that is lost are those that ``rescale.json`` says are lost. If ranks die while a
@@ -73,6 +73,7 @@ FULL_PAUSE_S = 0.5
 _GROUP = "group.json"
 _FORMED = "formed.json"
 _MENDS = "mends"
+_CUT = "cut-"
 _HERE, _SPREAD = "file:", "tcp:"
 
 
@@ -246,7 +247,8 @@ class Rendezvous:
         """Announce that ranks of this group cannot communicate any more, before it is known why."""
         # Without it the manager hears of a lost node a little later.
         with contextlib.suppress(OSError):
-            (self.directory / f"cut-{number}").touch()
+            (self.directory / f"{_CUT}{number}").touch()
+        self._tell()
 
     def begin(self, number: int) -> None:
         """Announce that the old group has stopped, so that the members of the new one form it."""
@@ -321,13 +323,17 @@ class Rendezvous:
         with contextlib.suppress(OSError):
             (self.directory / f"dropped-{number}").touch()
 
-    # Read by the manager.
+    # Read by the launcher and the manager.
 
     def cuts(self) -> set[str]:
         """Return what :meth:`cut` has announced so far."""
         with contextlib.suppress(OSError):
-            return {name for name in os.listdir(self.directory) if name.startswith("cut-")}
+            return {name for name in os.listdir(self.directory) if name.startswith(_CUT)}
         return set()
+
+    def last_cut(self) -> int:
+        """Return the number of the last group of which :meth:`cut` has said so; -1 for none."""
+        return max((whole(name.removeprefix(_CUT)) or 0 for name in self.cuts()), default=-1)
 
     def dropped(self, number: int) -> bool:
         """Return whether :meth:`drop` was called for a change."""

@@ -21,6 +21,16 @@ from hpcext.rendezvous import REPAIRS, Group
 GATHER_S = 0.1
 """Seconds from the death of a rank until the others are told, since several may die at once."""
 
+CUT_S, FAR_CUT_S = 2.0, 40.0
+"""Seconds after which ranks that cannot communicate, and of which none is known to have died, are
+to form a group anew, on one node and on several. Another node's death is known late."""
+
+TRIES = 3
+"""How often they may be told so before they make a step."""
+
+FAR_LOOK_S = 5.0
+"""Seconds between two looks whether ranks on several nodes can communicate."""
+
 
 @dataclass
 class FirstNode(NodeRanks):
@@ -40,6 +50,8 @@ class FirstNode(NodeRanks):
     _lost: set[int] = field(default_factory=set)  # of that group: ranks that have died
     _repair_s: float | None = None  # when the others are to be told to form a group of their own
     _missing: int = 0  # ranks that are to be replaced
+    _cut_s: float | None = None  # when ranks that cannot communicate are to try again
+    _tries: int = TRIES
 
     def _begin(self) -> None:
         group = Group(0, len(self.nodes))
@@ -50,12 +62,16 @@ class FirstNode(NodeRanks):
     # The loop.
 
     def _looks(self) -> float | None:
-        change = self._change
-        if self._repair_s is not None:
-            return max(0.0, self._repair_s - time.monotonic())
-        if change is None:
-            return REMIND_S if self._missing else None
-        return REMIND_S if change.proposed or self.rendezvous.host else None
+        change, due_s = self._change, self._repair_s
+        if due_s is not None:
+            return max(0.0, due_s - time.monotonic())
+        waits = bool(self._missing or self._cut_s)
+        if change is not None:
+            waits |= change.proposed or bool(self.rendezvous.host)
+        if waits:
+            return REMIND_S
+        # Ranks of other nodes cannot signal that they are cut off from each other.
+        return FAR_LOOK_S if self.rendezvous.host and self.rendezvous.replaces else None
 
     def _settle(self) -> bool:
         self._finish_change()
@@ -97,6 +113,7 @@ class FirstNode(NodeRanks):
     # Changing the group.
 
     def _look(self) -> None:
+        self._look_for_cut()
         change = None if self._repair_s is not None else self._requested()
         if self._repair_s is not None:
             self._repair()
@@ -221,7 +238,7 @@ class FirstNode(NodeRanks):
             if place.number < group.number:
                 rank = group.stay.index(place.rank)
                 self._ranks[pid] = place._replace(number=group.number, rank=rank)
-        self._formed = group.number
+        self._formed, self._tries = group.number, TRIES
         self._lost.clear()
         self._change_is_done(change, answer.stall_s)
         if not (change.asked or group.repairs):
@@ -298,6 +315,24 @@ class FirstNode(NodeRanks):
             self._lost.add(place.rank)
             self._give_up("a rank that trains has ended before a new one was there")
         self._repair_s = time.monotonic() + GATHER_S
+
+    def _look_for_cut(self) -> None:
+        """Have ranks that cannot communicate form a group anew, if they do for a while."""
+        change, now_s = self._change, time.monotonic()
+        proposed = change if change and change.proposed else None
+        present = proposed.group.number if proposed else self._formed
+        if self._repair_s is not None or self.rendezvous.last_cut() < present:
+            self._cut_s = None
+            return
+        if self._cut_s is None:
+            self._cut_s = now_s + (FAR_CUT_S if self.rendezvous.host else CUT_S)
+        if now_s < self._cut_s or not self._tries or not self.rendezvous.can_mend():
+            return
+        if proposed is None or self._can_be_overtaken(proposed):
+            self._tries -= 1
+            stderr.say("launch: the ranks cannot communicate, and none has died; they try again")
+            self._give_up("the ranks could not communicate")
+            self._cut_s, self._repair_s = None, now_s
 
     def _can_be_overtaken(self, change: Change) -> bool:
         """Return whether ranks that are making a change can form another group instead."""

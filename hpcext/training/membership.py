@@ -172,9 +172,8 @@ class Membership(abc.ABC):
         return sorted({*range(self._before(group)[1])} - {*group.stay})
 
     def cut(self) -> None:
-        """Say that the ranks cannot communicate, if only the manager can know which have died."""
-        if self._rendezvous.host:
-            self._rendezvous.cut(self.group.number)
+        """Say that the ranks cannot communicate, of which perhaps none has died."""
+        self._rendezvous.cut(self.group.number)
 
     def repair(self, within_s: float = 0.0) -> Group | None:
         """Return the group of those that are left after a death; None if there was none.

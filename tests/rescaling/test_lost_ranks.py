@@ -95,8 +95,12 @@ def test_the_others_go_on_and_a_new_one_comes(start: Any, tmp_path: Path) -> Non
     once(training)
     assert "rank 1 of 3 ended with signal 9; the others go on without it" in said
     assert "rank 1 of 3 was lost; the other 2 went on from step" in said
-    # As one that nobody has disturbed, but for the order in which numbers were added.
-    (alone := tmp_path / "alone").mkdir()
+    is_as_undisturbed(training, tmp_path)
+
+
+def is_as_undisturbed(training: Training, path: Path) -> None:
+    """As one that nobody has disturbed, but for the order in which numbers were added."""
+    (alone := path / "alone").mkdir()
     (alone / "hurry").touch()
     undisturbed = Training(alone, *STEPS, size=1)
     assert undisturbed.wait() == 0
@@ -129,6 +133,15 @@ def test_a_rank_that_has_not_made_the_step_gets_the_state_of_one_that_has(start:
     made = {line["size"] for line in training.account() if line["step"] == 20}
     assert made == {3}
     once(training)
+
+
+def test_ranks_that_cannot_communicate_though_none_has_died(start: Any, tmp_path: Path) -> None:
+    """They make the step again, all of them."""
+    training = start(*STEPS, "--cut", "20", size=3, replace=1)
+    said = end(training)
+    assert "the ranks cannot communicate, and none has died; they try again" in said
+    assert ordered(training) == [3]
+    is_as_undisturbed(training, tmp_path)
 
 
 @pytest.mark.slow

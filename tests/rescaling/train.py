@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from hpcext.training import connections
 from hpcext.training.torch import Session, shard
 
 LENGTH = 300
@@ -72,6 +73,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--validate", action="store_true", help="after each epoch, slowly")
     parser.add_argument("--leave", type=int, help="step after which the epoch is left")
+    parser.add_argument("--cut", type=int, help="step in which rank 1 loses all its connections")
     parser.add_argument("--misses", type=int, help="step whose gradients the last rank misses")
     parser.add_argument("--accumulate", action="store_true", help="two batches make a step")
     parser.add_argument("--decay", action="store_true", help="of weights, without the optimizer")
@@ -143,6 +145,9 @@ def main() -> None:  # noqa: PLR0912, PLR0915
                 if session.step in args.gates:
                     (args.directory / f"at-{session.step}-{session.rank}").touch()
                     wait_at(args.directory / f"gate-{session.step}")
+                if session.step == args.cut and session.rank == 1:
+                    args.cut = None
+                    connections.end(connections.sockets())
                 if session.step == args.spoil and session.rank == 1:
                     with torch.no_grad():
                         next(model.parameters()).add_(1.0)
