@@ -17,7 +17,8 @@ from spread import Nurseries, Spread
 from test_lost_ranks import once, ordered, together
 from train import LENGTH
 
-from hpcext.rendezvous import REPAIRS, SHARED
+from hpcext.process import Process
+from hpcext.rendezvous import REPAIRS, SHARED, Rendezvous
 
 BATCH = "--global-batch=12"
 ALL = {epoch: list(range(LENGTH)) for epoch in range(4)}
@@ -199,3 +200,42 @@ def test_nodes_that_are_lost_without_notice_cost_one_step(spread: Any, lost: lis
     once(training)
     assert ordered(training) == [3, len(stay)]
     assert len({line["pid"] for line in training.account()}) == 3
+
+
+def test_another_node_is_lost_before_the_others_have_met_without_the_first(spread: Any) -> None:
+    """They do not wait for it, and no further step is lost."""
+    training = spread("--pause", "0.05", nodes=3)
+    wait_for(lambda: together(training, 3), "three ranks that train")
+    training.lose(2)
+    place = training.reports / SHARED
+    wait_for(lambda: list(place.glob("cut-*")), "ranks that say that they are cut")
+    training.lose(1)
+    training.change([0, 1], lost=[2])
+    wait_for((place / "group.json").exists, "a group of two")
+    training.change([0], lost=[1, 2])
+    answer = training.settled()
+    assert answer["ok"], answer
+    (training.path / "hurry").touch()
+    assert training.ended(0) == 0, training.output
+    once(training)
+    assert ordered(training) == [3, 1]
+
+
+def test_a_node_that_is_lost_while_it_joins_costs_nothing(spread: Any) -> None:
+    training = spread("--pause", "0.05", "--gates", "40", nodes=2)
+    wait_for(lambda: len([*training.path.glob("at-40-*")]) == 2, "the gate")
+    training.change([0, 1, 2])
+    wait_for(training.proposed, "a new rank that is ready")
+    training.lose(2)
+    training.open_gate(40)
+    place = training.reports / SHARED
+    wait_for((place / f"begun-{REPAIRS}").exists, "ranks that meet")
+    # As its manager does when the lease is gone.
+    Rendezvous(place, launcher=Process.of(training.process.pid)).fail(REPAIRS, "n2 was lost")
+    answer = training.settled()
+    assert not answer["ok"]
+    assert answer["why"] == "n2 was lost"
+    (training.path / "hurry").touch()
+    assert [training.ended(index) for index in (1, 0)] == [0, 0], training.output
+    once(training)
+    assert ordered(training) == [2]

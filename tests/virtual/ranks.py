@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 tempfile: Any = loading.module("tempfile")
 LAUNCH = (room.PYTHON, "-I", "-S", launcher.__file__)
 """What ``hpcext launch`` runs, before the number of ranks and the command of one."""
-REPLACES = 0.4
+REPLACES = 0.6
 """How many trainings go on without ranks that die, and get new ones."""
 SURE = 4
 """After so many steps of a group all of its ranks have said that they do so."""
 
 LOOK_S = 0.05
 """Seconds between two looks whether a group that is being formed comes to nothing."""
-ANOTHER, SOON_S = 0.5, 1.0
+ANOTHER, SOON_S = 0.6, 1.0
 """How often another process is killed after one, and how many seconds later, in the mean."""
 REFUSES = 0.1
 """How many trainings cannot change in place, which they find out when they are to."""
@@ -219,18 +220,31 @@ class Faults(faults.Faults):
         plan = faults.draw(chance, WEIGHTS, self.until_s)
         # After all that was drawn, which is as it was before any rank was replaced.
         if chance.random() < REPLACES:
-            for _ in range(chance.randint(1, 3)):
+            for _ in range(chance.randint(2, 6)):
                 at_s, bits = chance.uniform(1.0, self.until_s), chance.getrandbits(32)
-                plan.append(faults.Fault(at_s, "kill_training", bits))
-                if chance.random() < ANOTHER:
+                plan.append(faults.Fault(at_s, "kill_rank", bits))
+                while chance.random() < ANOTHER:
                     at_s, bits = at_s + chance.expovariate(1 / SOON_S), chance.getrandbits(32)
-                    plan.append(faults.Fault(at_s, "kill_training", bits))
+                    plan.append(faults.Fault(at_s, "kill_rank", bits))
         return sorted(plan)
 
     def resize(self) -> None:
         """Ask for another number of GPUs."""
         job, size = self._chance.randint(1, self._room.jobs), self._chance.randint(1, MOST_GPUS)
         self._send("resize", {"job": str(job), "gpus": size})
+
+    def kill_rank(self) -> None:
+        """Kill a rank without which others may go on."""
+        found = [
+            each for each in self._room.processes()
+            if each.name == "training" and not each.dead
+            and each.environ.get("HPCEXT_REPLACES") == "1" and each.environ["RANK"] != "0"
+        ]  # fmt: skip
+        if found:
+            process = self._chance.choice(found)
+            self._tell(f"{process!r} is killed")
+            self._harm(process)
+            process.signal(signal.SIGKILL)
 
     def kill_ranks(self) -> None:
         """Kill a launcher of ranks."""
@@ -321,7 +335,7 @@ class RanksRoom(Launches):
         # After all that was drawn, which is as it was before any was replaced.
         replaced = random.Random(f"replaced {self.seed}")
         return [
-            _replacing(spec, replaced.randint(1, 3)) if replaced.random() < REPLACES else spec
+            _replacing(spec, replaced.randint(1, 9)) if replaced.random() < REPLACES else spec
             for spec in found
         ]
 
