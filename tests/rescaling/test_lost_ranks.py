@@ -228,12 +228,14 @@ def test_random_kills(start: Any, tmp_path: Path, kills: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [40, 500])
-def test_kills_at_any_time(start: Any, tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("kills", "batch"), [(40, "12"), (40, "300"), (500, "12")], ids=["", "epochs of a step", "500"]
+)
+def test_kills_at_any_time(start: Any, tmp_path: Path, kills: int, batch: str) -> None:
     """Also while others form a group, join it, or get the state of one that has made the step."""
     chance, over = random.Random(kills), tmp_path / "over"
-    words = ("--global-batch", "12", "--epochs", "100000", "--pause", "0.01", "--until", str(over))
-    training = start(*words, size=4, replace=4 * kills)
+    words = ("--global-batch", batch, "--epochs", "100000", "--pause", "0.01")
+    training = start(*words, "--until", str(over), size=4, replace=4 * kills)
     first = wait_for(lambda: together(training, 4), "four ranks")[0]
     launcher, done = psutil.Process(training.process.pid), 0
     while done < kills:
