@@ -335,6 +335,13 @@ class Rendezvous:
         """Return the number of the last group of which :meth:`cut` has said so; -1 for none."""
         return max((whole(name.removeprefix(_CUT)) or 0 for name in self.cuts()), default=-1)
 
+    def is_cut(self) -> bool:
+        """Return whether ranks of the present group have said so, for all that can be read."""
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            group = self.group()
+            return self.last_cut() >= (group.number if group else 0)
+        return False
+
     def dropped(self, number: int) -> bool:
         """Return whether :meth:`drop` was called for a change."""
         return self._has(f"dropped-{number}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -108,10 +109,11 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         elif action.kind is Kind.INSPECT:
             self._inspect(watch)
         elif action.force:
-            self._end_leases(watch)
+            for part in watch.parts:
+                self._end_lease(part)
         else:
             # Without those that are lost, the others cannot suspend.
-            suspends = action.kind is Kind.SUSPEND and not self._lost_of(watch)
+            suspends = action.kind is Kind.SUSPEND and not watch.lost(self._book.leases)
             self._order_to(watch, "suspend" if suspends else "end")
 
     def look(self) -> None:
@@ -261,7 +263,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
             return
         pairs = [(gpu, part.index) for part in (*stays, *fresh) for gpu in part.gpus]
         gpus, indices = zip(*pairs, strict=True)
-        lost = [gpu for part in self._lost_of(watch) for gpu in part.gpus]
+        lost = [gpu for part in watch.lost(self._book.leases) for gpu in part.gpus]
         try:
             files.sizes.request(action.resize, gpus, self._devices(stays[0]), indices, lost)
         except OSError as error:
@@ -292,9 +294,12 @@ class LeaseExecutor(AttemptExecutor[Watch]):
     # Watching.
 
     def _busy(self, lease: Lease) -> bool:
-        return any(
-            part.lease == lease.number for watch in self._watches.values() for part in watch.parts
-        )
+        return self._uses(lease.number) > 0
+
+    def _uses(self, lease: int | None) -> int:
+        """Return how many parts of attempts are on a lease."""
+        parts = (part for watch in self._watches.values() for part in watch.parts)
+        return sum(part.lease == lease for part in parts)
 
     def _hear(self, lease: Lease) -> None:
         """Take in all that was written on the node of a lease, before that counts as lost."""
@@ -328,17 +333,15 @@ class LeaseExecutor(AttemptExecutor[Watch]):
                 if not waits or watch.to_end or watch.suspends():
                     continue
                 # The engine, which hears of a lost node, has the others go on, or end.
-                if part.has_ended(files) or not watch.outlives(part):
+                outlives = watch.outlives_loss(part, alone=self._uses(part.lease) == 1)
+                if outlives is False:
                     self._order_to(watch, "end")
+                elif outlives and part.has_ended(files):
+                    # Its ranks have failed by themselves; the node may be taken again.
+                    watch.failed[part.index] = math.inf
+                    self._end_lease(part)
             elif part.resize == requested and part.gpus[0] in held:
                 watch.fail(requested, f"{part.node} was lost before it was ready")
-
-    def _lost_of(self, watch: Watch) -> list[Part]:
-        """Return the parts that train, for all that the attempt has said, and are lost."""
-        members, files = watch.members(), watch.files
-        return [
-            each for each in members if self._is_over(files, each) and not each.has_ended(files)
-        ]
 
     def _news(self, watch: Watch) -> None:
         for fact in watch.files.news():
@@ -384,12 +387,11 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         watch.to_end = watch.to_end or what == "end"
         self._order(watch.files, what)
 
-    def _end_leases(self, watch: Watch) -> None:
-        """End the leases of supervisors that do not answer, with all on them: the last resort."""
-        for part in watch.parts:
-            lease = self._book.leases.get(part.lease) if part.lease is not None else None
-            if lease is not None and lease.job_id is not None:
-                self._loop.create_task(self._cancel(lease.job_id))
+    def _end_lease(self, part: Part) -> None:
+        """End a lease, with all on it: the last resort if its supervisor does not answer."""
+        lease = self._book.leases.get(part.lease) if part.lease is not None else None
+        if lease is not None and lease.job_id is not None:
+            self._loop.create_task(self._cancel(lease.job_id))
 
     async def _cancel(self, job_id: int) -> None:
         try:

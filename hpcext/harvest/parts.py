@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Container, Iterable
 
 from hpcext import documents, protocol
 from hpcext.core.facts import Rescaled
@@ -14,6 +16,12 @@ from hpcext.core.values import Action
 from hpcext.executors.attempt.directory import AttemptFiles
 from hpcext.harvest.lease import Lease
 from hpcext.rendezvous import REPAIRS, SHARED, Rendezvous
+
+FAILURES = 3
+"""How many nodes of an attempt may be given up because their ranks have failed by themselves."""
+
+CUT_S = 10.0
+"""Seconds from such a failure within which the others say that they wait to go on without them."""
 
 _NODE = re.compile(r"node-[0-9]{1,18}\Z")
 
@@ -75,6 +83,9 @@ class Watch:
         Whether its modules are imported once, for all that is known.
     cuts : frozenset of str
         What its ranks have said so far of connections that ended.
+    failed : dict
+        Index of a part whose ranks have failed by themselves → when that was seen, monotonic;
+        infinity once its lease has been given up for it.
     """
 
     files: AttemptFiles
@@ -84,6 +95,7 @@ class Watch:
     later: Action | None = None
     preloads: bool = True
     cuts: frozenset[str] = frozenset()
+    failed: dict[int, float] = dataclasses.field(default_factory=dict)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -100,6 +112,21 @@ class Watch:
         had = self.files.sizes.had()
         found = [part for part in self.parts if set(part.gpus) <= set(had)]
         return sorted(found, key=lambda part: had.index(part.gpus[0]))
+
+    def lost(self, leases: Container[int | None]) -> list[Part]:
+        """Return the parts that train, for all that the attempt has said, and are lost.
+
+        Parameters
+        ----------
+        leases : container of int
+            The numbers of those that there are.
+        """
+        return [
+            each
+            for each in self.members()
+            if each.index in self.failed
+            or (each.lease not in leases and not each.has_ended(self.files))
+        ]
 
     def note_nodes(self) -> None:
         """Have its end be that on the nodes where it trains now."""
@@ -127,6 +154,32 @@ class Watch:
     def outlives(self, part: Part) -> bool:
         """Return whether its other ranks can go on without those of a part that is lost."""
         return part.index > 0 and self._rendezvous().can_mend()
+
+    def outlives_loss(self, part: Part, *, alone: bool) -> bool | None:
+        """Return whether its other ranks go on without those of a part that is over.
+
+        Parameters
+        ----------
+        part : Part
+        alone : bool
+            Whether nothing else uses its lease, which is given up if its ranks have failed.
+
+        Returns
+        -------
+        bool or None
+            None: they have not said so yet.
+        """
+        if not part.has_ended(self.files):
+            return self.outlives(part)
+        if len({*self.failed} - {part.index}) >= FAILURES or not alone or not self.outlives(part):
+            return False
+        since_s = self.failed.setdefault(part.index, time.monotonic())
+        if since_s == math.inf:
+            # Its lease is about to end.
+            return None
+        if self._rendezvous().is_cut():
+            return True
+        return None if time.monotonic() < since_s + CUT_S else False
 
     def is_cut(self) -> bool:
         """Return whether ranks have said, since the last call, that connections ended."""

@@ -153,7 +153,7 @@ def up(slurm: Cluster, node: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["node", "lease", "silent"])
+@pytest.mark.parametrize("how", ["node", "lease", "silent", "rank"])
 def test_a_node_that_dies_costs_one_step(slurm: Cluster, place: Site, how: str) -> None:
     """The other goes on in the same process; a lease is taken again, and the training grows."""
     wide = Wide(place, slurm)
@@ -166,6 +166,8 @@ def test_a_node_that_dies_costs_one_step(slurm: Cluster, place: Site, how: str) 
         slurm.stop_node(second)
         for each in all_on(place, second):
             each.suspend()
+        psutil.Process(lost).kill()
+    elif how == "rank":
         psutil.Process(lost).kill()
     else:
         kill_all_on(place, second)

@@ -50,7 +50,12 @@ def meeting(epoch: int, ranks: Two) -> tuple[Others, InPlace]:
     loop.place.epoch = epoch
     loop.validates = bool(ranks.said[0][2])
     group = Group(2, 2, (0, 1), repairs=True)
-    member: Any = SimpleNamespace(repair=lambda _: group, form=lambda _: ranks)
+    member: Any = SimpleNamespace(
+        repair=lambda _: group,
+        form=lambda _: ranks,
+        belongs_to=lambda _: True,
+        lost=lambda _: [2],
+    )
     guard: Any = SimpleNamespace(on=True, caught=lambda _: True, undo=bool, leave=bool)
     sharding: Any = SimpleNamespace(depart=lambda _: None)
     framework: Any = SimpleNamespace(models=[], member=member)
