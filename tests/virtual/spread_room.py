@@ -24,6 +24,8 @@ steps."""
 
 SILENT = 0.4
 """How many of the nodes that are lost fall silent."""
+ALONE = 0.3
+"""How many of these losses are of one rank instead, whose node stays."""
 AWAY_S = 120.0
 """How long they are away at least: longer than ranks wait to hear which are gone."""
 ENDS_S = (32.0, 42.0, 52.0)
@@ -58,12 +60,17 @@ class Faults(SlurmFaults):
         losses = [
             each._replace(what="silence") if quiet.random() < SILENT else each for each in losses
         ]
+        alone = random.Random(f"alone {self._room.seed}")
+        losses = [
+            each._replace(what="kill_rank") if alone.random() < ALONE else each for each in losses
+        ]
         rest = super().draw(chance)
         return sorted(losses if losses and chance.random() < CALM else [*rest, *losses])
 
     def _is_calm(self) -> bool:
         """Return whether nothing else happens."""
-        return all(fault.what in {"kill_agent", "silence"} for fault in self._room.plan)
+        calm = {"kill_agent", "silence", "kill_rank"}
+        return all(fault.what in calm for fault in self._room.plan)
 
     def _harm_all(self, but: Collection[str] = ()) -> None:
         checks = self._room.checks
@@ -93,6 +100,20 @@ class Faults(SlurmFaults):
             for each in list(process.machine.processes.values()):
                 if each.name in {"agent", "supervisor", "launcher", "training", "daemon", "stray"}:
                     each.signal(9)
+
+    def kill_rank(self) -> None:
+        """Kill a rank on another node than the first one of its training."""
+        found = [
+            each for each in self._room.processes()
+            if each.name == "training" and not each.dead
+            and each.environ.get("HPCEXT_REPLACES") == "1"
+            and each.environ.get("HPCEXT_NODE_INDEX", "0") != "0"
+        ]  # fmt: skip
+        if found:
+            process = self._chance.choice(found)
+            self._tell(f"{process!r} is killed, alone")
+            self._harm_all(self._room.outlives(process.machine) if self._is_calm() else set())
+            process.signal(9)
 
     def silence(self) -> None:
         """Have the node of a lease lose its power: nothing on it answers, and nothing says so."""
