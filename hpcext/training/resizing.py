@@ -125,8 +125,12 @@ class InPlace(Resizing, abc.ABC):
         if member is None or not member.joining:
             return None
         member.wait()
-        group = member.proposed(member.group.number)
-        regroup(member.form(group))
+        try:
+            group = member.proposed(member.group.number)
+            regroup(member.form(group))
+        except Overtaken:
+            # Others have died meanwhile, and the launcher ends this one.
+            leave(0)
         facts, self._received = self.receive(group)
         self.divide(group)
         return facts

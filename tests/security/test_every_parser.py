@@ -199,6 +199,7 @@ REASONS = {
     "launch/transparent/gpus.py:visible": "numerals.whole, of the variable that names GPUs",
     "launch/apart.py:answer": OWN,
     "doctor/counter.py:_Attempt._read": ATTEMPT,
+    "doctor/driver.py:without": "what its own process has printed",
     "doctor/transparent.py:_tried": "two numbers that its own trial has printed",
     "launch/wholeness.py:_is_complete": CHECKPOINTS,
     "launch/wholeness.py:_safetensors_length": CHECKPOINTS,
@@ -234,6 +235,7 @@ REASONS = {
     "protocol.py:Attempt.environ": NUMBERS,
     "rendezvous.py:Rendezvous._read": RANKS,
     "rendezvous.py:Rendezvous.published": RANKS,
+    "rendezvous.py:Rendezvous.last_cut": RANKS,
     "papers/lb_bsp/table.py:recorded": "a table that is part of the package",
     "sim/evaluate/store.py:RunStore.load": "runs of the same user; damaged: sim/test_sim_store.py",
     "sim/evaluate/store.py:RunStore.timings": (

@@ -9,17 +9,30 @@ from pathlib import Path
 SCRIPT = Path(__file__).with_name("two_ranks.py")
 
 
-def test_it_ends_though_gloo_does_not_read_from_that_rank_any_more(tmp_path: Path) -> None:
-    """Gloo stops there after a message for an operation that has failed."""
+def played(path: Path, how: str) -> list[str]:
+    """What the rank says that outlives the other one."""
     ranks = [
         subprocess.Popen(
-            [sys.executable, SCRIPT, tmp_path, str(rank)],
+            [sys.executable, SCRIPT, path, str(rank), how],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             text=True,
         )
         for rank in range(2)
     ]
-    said = [rank.communicate(timeout=400)[0] for rank in ranks]
-    assert said[0].startswith("it ends: "), said
+    said, _ = ranks[0].communicate(timeout=400)
+    assert ranks[0].returncode == 0, said
+    ranks[1].wait(timeout=400)
+    return said.splitlines()
+
+
+def test_it_ends_though_gloo_does_not_read_from_that_rank_any_more(tmp_path: Path) -> None:
+    """Gloo stops there after a message for an operation that has failed."""
+    ends, left = played(tmp_path, "unread")
+    assert ends.startswith("it ends: ")
+    assert left == "it has left"
+
+
+def test_what_was_being_sent_to_that_rank_is_not_waited_for(tmp_path: Path) -> None:
+    """Gloo never ends that; neither the wait nor the end of the process depends on it."""
+    assert played(tmp_path, "unsent") == ["free", "it ends: NeverEnds", "it has left"]

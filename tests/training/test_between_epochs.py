@@ -56,7 +56,9 @@ def meeting(epoch: int, ranks: Two) -> tuple[Others, InPlace]:
         belongs_to=lambda _: True,
         lost=lambda _: [2],
     )
-    guard: Any = SimpleNamespace(on=True, caught=lambda _: True, undo=bool, leave=bool)
+    guard: Any = SimpleNamespace(
+        on=True, caught=lambda error: "between" not in str(error), undo=bool, leave=bool
+    )
     sharding: Any = SimpleNamespace(depart=lambda _: None)
     framework: Any = SimpleNamespace(models=[], member=member)
     resizing = InPlace(framework, sharding, guard, ())

@@ -28,6 +28,7 @@ from hpcext.training.torch.group import Member
 from hpcext.training.torch.mending import Guard
 from hpcext.training.torch.parallel import Parallel
 from hpcext.training.torch.state import TorchState
+from hpcext.training.torch.weights import Freed
 
 DIED = RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
 
@@ -63,7 +64,7 @@ class Stage:
         }  # fmt: skip
         member: Any = SimpleNamespace(
             replaces=True, far=False, mending=False, connecting=False, mends=lambda: None,
-            repair=lambda: None, cut=self.cut,
+            repair=lambda: None, cut=self.cut, free=lambda: None, abort=lambda: None,
         )  # fmt: skip
         self.framework: Any = SimpleNamespace(
             member=member, models=[Parallel(self.model)], state=TorchState(objects)
@@ -260,6 +261,38 @@ def test_errors_that_are_the_end_of_a_connection() -> None:
     stage.begin()
     assert stage.guard.caught(RuntimeError("Application timeout caused pair closure"))
     assert stage.guard.caught(Overtaken("group 3 comes to nothing"))
+
+
+def test_an_averaging_that_never_ends_is_given_up() -> None:
+    """With the gradients of this rank, of which the optimizer makes nothing."""
+    stage = Stage()
+    stage.step()
+    before, freed = stage.all(), threading.Event()
+    stage.framework.member.free = freed.set
+    stage.begin()
+    stage.model(torch.randn(6, 4)).sum().backward()
+    never = Freed(gradients := torch.ones(3))
+    stage.guard.waits_for(never)
+    stage.guard._free(stage.framework.member)
+    assert freed.is_set()
+    assert torch.equal(never.future.wait(), gradients)
+    # What the backend says later changes nothing.
+    never.done(None, lambda *_: torch.zeros(3))
+    assert torch.equal(never.future.wait(), gradients)
+    stage.optimizer.step()
+    stage.guard.undo()
+    assert same(before, stage.all())
+
+
+def test_an_averaging_that_has_ended_is_not_given_up() -> None:
+    stage = Stage()
+    stage.begin()
+    ended = Freed(torch.ones(3))
+    stage.guard.waits_for(ended)
+    ended.done(None, lambda *_: torch.zeros(3))
+    stage.guard._free(stage.framework.member)
+    assert torch.equal(ended.future.wait(), torch.zeros(3))
+    assert not stage.guard.broken
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["in communication", "elsewhere"])

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from hpcext.rendezvous import Group, Rendezvous
-from hpcext.training.torch.group import Member, _attached, _buckets, _checksum, _detached
+from hpcext.training.torch.group import Member
+from hpcext.training.torch.transfer import _attached, _buckets, _checksum, _detached
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,18 @@ from hpcext.training.checkpoint.state import Tree
 from hpcext.training.feature import Feature
 from hpcext.training.membership import Overtaken
 from hpcext.training.torch.framework import Torch
-from hpcext.training.torch.group import Member, checksum
+from hpcext.training.torch.group import Member
+from hpcext.training.torch.ranks import NeverEnds
 from hpcext.training.torch.state import mapped, unwrapped
 from hpcext.training.torch.stuck import Thread
+from hpcext.training.torch.transfer import checksum
+from hpcext.training.torch.weights import Freed
 
 WATCH_S, FAR_WATCH_S = 0.1, 1.0
 """Seconds between two looks whether the launcher says so, on one node and on several."""
+
+FREE_S = 3.0
+"""Seconds after which what still waits there is not waited for any more, where that is possible."""
 
 STUCK_S = 20.0
 """Seconds after which a rank ends that still waits in a group whose connections have ended: see
@@ -98,6 +104,7 @@ class Guard(Feature):
         self._watches = False
         self._cut = False
         self._thread = Thread()
+        self._averagings: list[Freed] = []
         # Held while a group is left or aborted, so that no group is both.
         self._leaving = threading.Lock()
         # Another one: threads that are waited for as a group is left may begin to watch.
@@ -112,7 +119,7 @@ class Guard(Feature):
     def caught(self, error: RuntimeError) -> bool:
         """Return whether an error is the end of a connection, which breaks the step."""
         member = self._framework.member
-        known = isinstance(error, dist.DistError | Overtaken) or str(error) == _CLOSED
+        known = isinstance(error, dist.DistError | Overtaken | NeverEnds) or str(error) == _CLOSED
         backend = known or "gloo" in str(error).lower()
         # A rank that has just joined has not announced it itself.
         if not backend or member is None or not (self._announced or member.mending):
@@ -124,6 +131,10 @@ class Guard(Feature):
         # Between two steps nothing is to be set back.
         self.broken |= self.loop.in_step
         return True
+
+    def waits_for(self, averaging: Freed) -> None:
+        """Take note of an averaging, which is freed if it does not end."""
+        self._averagings.append(averaging)
 
     # The hooks of a feature.
 
@@ -140,6 +151,7 @@ class Guard(Feature):
         # Once the ranks cannot communicate, a model may not even try to average.
         self.broken, self._suppressed = self._cut, False
         self._stepped.clear()
+        self._averagings.clear()
         self._sum = self._before = None
         alone = self.coordinator.ranks.size == 1
         # A rank that has joined does as the others, from its first step.
@@ -271,22 +283,36 @@ class Guard(Feature):
 
     def _watch(self, member: Member) -> None:
         """Abort what waits for ranks that have died; this runs in a thread."""
+        since_s = time.monotonic()
         while True:
             time.sleep(FAR_WATCH_S if member.far else WATCH_S)
             with contextlib.suppress(OSError), self._leaving:
                 if member.repair() is not None:
                     member.abort()
+                    if time.monotonic() > since_s + FREE_S:
+                        self._free(member)
                     if member.connecting:
                         self._thread.forget()
                     elif self._thread.waits_s() > STUCK_S:
                         _end()
                     continue
             self._thread.forget()
+            since_s = time.monotonic()
             with self._watching:
                 if member.far and self.coordinator.ranks.rank and not self._cut:
                     # Once rank 0 has aborted, operations of the others end with errors.
                     self._watches = False
                     return
+
+    def _free(self, member: Member) -> None:
+        """End the waiting for what does not end; only the thread of the training may be stuck."""
+        for averaging in tuple(self._averagings):
+            if not averaging.future.done():
+                self.broken = self._cut = True
+                member.free()
+                averaging.free()
+        if self._thread.waits_s() > FREE_S:
+            member.free()
 
 
 def _end() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import threading
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -10,6 +12,13 @@ import torch.distributed as dist
 
 from hpcext.protocol import environ
 from hpcext.training.ranks import Control, Ranks
+
+LOOK = timedelta(seconds=1)
+"""The time between two looks whether to go on waiting."""
+
+
+class NeverEnds(RuntimeError):
+    """An operation does not end, though it was aborted."""
 
 
 class TorchRanks(Ranks):
@@ -24,6 +33,11 @@ class TorchRanks(Ranks):
     ----------
     **options
         Options of ``new_group``.
+
+    Attributes
+    ----------
+    freed : threading.Event or None
+        Set when operations that do not end are not to be waited for any more.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -36,6 +50,7 @@ class TorchRanks(Ranks):
         self._work: dist.Work | None = None
         self._adding: tuple[dist.Work, torch.Tensor] | None = None
         self._gathering: tuple[dist.Work, list[torch.Tensor]] | None = None
+        self.freed: threading.Event | None = None
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -69,7 +84,7 @@ class TorchRanks(Ranks):
         if self._adding is None:
             return None
         (work, numbers), self._adding = self._adding, None
-        work.wait()
+        self._wait(work)
         found: list[float] = numbers.tolist()
         return found
 
@@ -85,16 +100,16 @@ class TorchRanks(Ranks):
         if self._gathering is None:
             return None
         (work, parts), self._gathering = self._gathering, None
-        work.wait()
+        self._wait(work)
         return [part.tolist() for part in parts]
 
     def smallest(self, value: int) -> int:
         """Return the smallest value of all ranks."""
         if self._work is not None:
             # If it fails, nothing else should wait for what gloo does not read any more.
-            self._work.wait()
+            self._wait(self._work)
         number = torch.tensor([value])
-        dist.all_reduce(number, op=dist.ReduceOp.MIN, group=self._group)
+        self._wait(dist.all_reduce(number, op=dist.ReduceOp.MIN, group=self._group, async_op=True))
         return int(number)
 
     def gather(self, data: bytes) -> list[bytes]:
@@ -122,9 +137,31 @@ class TorchRanks(Ranks):
         """Return what the running exchange agreed on."""
         if self._work is None:
             return Control()
-        self._work.wait()
+        self._wait(self._work)
         self._work = None
         return Control(*self._values.tolist())
+
+    def _wait(self, work: dist.Work) -> None:
+        """Wait for an operation.
+
+        Raises
+        ------
+        NeverEnds
+            It does not end, though it was aborted.
+        """
+        if self.freed is None:
+            work.wait()
+            return
+        while True:
+            try:
+                work.wait(LOOK)
+                return
+            except RuntimeError:
+                if work.is_completed():
+                    work.wait()
+                    return
+            if self.freed.is_set():
+                raise NeverEnds("an operation of gloo does not end")
 
 
 def _tensor(data: bytes) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hpcext.rendezvous import Group
 from hpcext.training import resizing
 from hpcext.training.resizing import Sent
-from hpcext.training.torch import group as groups
+from hpcext.training.torch import transfer
 from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.mending import Guard
@@ -78,12 +78,12 @@ class InPlace(resizing.InPlace):
         if rank == 0:
             objects = plain(self._sharding.captured(), "Session")
             tree = {"facts": facts, "objects": objects, "shards": self._sharding.described()}
-        groups.send(tree, self._connected([0, *range(group.kept, group.size)]))
+        transfer.send(tree, self._connected([0, *range(group.kept, group.size)]))
 
     def receive(self, group: Group) -> Sent:
         """Receive, on a new rank, what rank 0 sends."""
         connected = self._connected([0, *range(group.kept, group.size)])
-        tree = groups.receive(self._framework.device, connected)
+        tree = transfer.receive(self._framework.device, connected)
         self._sharding.join(group, tree["shards"])
         return Sent(tree["facts"], with_arrays(tree["objects"]))
 
@@ -138,7 +138,7 @@ class InPlace(resizing.InPlace):
         source = steps.index(max(steps))
         connected = self._connected([source, *behind])
         if ranks.rank in behind:
-            tree = groups.receive(self._framework.device, connected, source=source)
+            tree = transfer.receive(self._framework.device, connected, source=source)
             self._received = with_arrays(tree["objects"])
             found: Mapping[str, Any] = tree["facts"]
             return found
@@ -147,7 +147,7 @@ class InPlace(resizing.InPlace):
             # What it has received itself, and not taken into use yet, is of this step.
             held = self._sharding.captured() if self._received is None else self._received
             tree = {"facts": facts(), "objects": plain(held, "Session")}
-        groups.send(tree, connected, source=source)
+        transfer.send(tree, connected, source=source)
         return None
 
     def _connected(self, ranks: Sequence[int]) -> dist.ProcessGroup:
@@ -169,7 +169,7 @@ class InPlace(resizing.InPlace):
         self._new = False
         models = self._framework.models
         parameters = (parameter for model in models for parameter in model.parameters())
-        groups.check_equal(parameters, self.coordinator.ranks)
+        transfer.check_equal(parameters, self.coordinator.ranks)
         for model in models:
             model.form(equal=True)
         for callback in self._callbacks:

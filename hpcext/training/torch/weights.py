@@ -18,6 +18,7 @@ sample of weight 0 like any other. So with BatchNorm avoid a small last batch (`
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -40,11 +41,50 @@ class WeightOf(Protocol):
         """
 
 
+class Freed:
+    """An averaging of gradients that need not end: the step then has no effect.
+
+    Parameters
+    ----------
+    gradients : torch.Tensor
+
+    Attributes
+    ----------
+    future : torch.futures.Future
+        The gradients, averaged or not.
+    """
+
+    def __init__(self, gradients: torch.Tensor) -> None:
+        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        self._gradients = gradients
+        self._ending = threading.Lock()
+
+    def free(self) -> torch.futures.Future[torch.Tensor]:
+        """End it with the gradients of this rank, unless it has ended; any thread calls it."""
+        with self._ending:
+            if not self.future.done():
+                self.future.set_result(self._gradients)
+        return self.future
+
+    def done(self, work: Any, averaged: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        """End it with what the backend has made of it."""
+        with self._ending:
+            if self.future.done():
+                return
+            try:
+                self.future.set_result(averaged(work, self._gradients))
+            except Exception as error:  # the backward pass raises it
+                cast(Any, self.future).set_exception(error)
+
+
 class Catcher(Protocol):
     """What decides whether the training survives an error of communication."""
 
     def caught(self, error: RuntimeError) -> bool:
         """Return whether to go on as if there were no error; the step then has no effect."""
+
+    def waits_for(self, averaging: Freed) -> None:
+        """Take note of an averaging, which is freed if it does not end."""
 
 
 def attach(
@@ -80,15 +120,19 @@ def attach(
             gradients.zero_()
         else:
             gradients.mul_(weight / size)
+        if guard is None:
+            work = dist.all_reduce(gradients, group=group, async_op=True)
+            return work.get_future().then(lambda done: averaged(done, gradients))
+        found = Freed(gradients)
         try:
             work = dist.all_reduce(gradients, group=group, async_op=True)
         except RuntimeError as error:
-            if guard is None or not guard.caught(error):
+            if not guard.caught(error):
                 raise
-            found: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-            found.set_result(gradients)
-            return found
-        return work.get_future().then(lambda done: averaged(done, gradients))
+            return found.free()
+        guard.waits_for(found)
+        work.get_future().add_done_callback(lambda done: found.done(done, averaged))
+        return found.future
 
     def averaged(done: Any, gradients: torch.Tensor) -> torch.Tensor:
         try:
