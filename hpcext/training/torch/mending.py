@@ -28,7 +28,7 @@ from hpcext.training.feature import Feature
 from hpcext.training.membership import Overtaken
 from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
-from hpcext.training.torch.ranks import NeverEnds
+from hpcext.training.torch.ranks import NeverEnds, TorchRanks
 from hpcext.training.torch.state import mapped, unwrapped
 from hpcext.training.torch.stuck import Thread
 from hpcext.training.torch.transfer import checksum
@@ -43,6 +43,8 @@ FREE_S = 3.0
 STUCK_S = 20.0
 """Seconds after which a rank ends that still waits in a group whose connections have ended: see
 :mod:`hpcext.training.torch.stuck`. It would wait for half an hour."""
+
+_PAUSE_S = 0.01
 
 _CLOSED = "Application timeout caused pair closure"
 """What gloo says of operations that were ended with others of their group."""
@@ -274,10 +276,20 @@ class Guard(Feature):
 
     def leave(self) -> None:
         """Leave the group that has broken, whose operations end with errors."""
-        member = self._framework.member
+        member, ranks = self._framework.member, self.coordinator.ranks
         assert member is not None
         with self._leaving:
+            works = [each.work for each in self._averagings if each.work is not None]
+            works += ranks.works() if isinstance(ranks, TorchRanks) else []
+            until_s = time.monotonic() + FREE_S
             member.abort()
+            while not all(work.is_completed() for work in works):
+                if time.monotonic() > until_s:
+                    member.free()
+                    break
+                time.sleep(_PAUSE_S)
+                member.abort()
+            self._averagings.clear()
             member.leave()
         self.broken = self._cut = False
 

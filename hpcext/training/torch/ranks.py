@@ -67,6 +67,11 @@ class TorchRanks(Ranks):
             )
         return agreed
 
+    def works(self) -> list[dist.Work]:
+        """Return the operations that have been begun and not been waited for."""
+        begun = [self._work, *(pair and pair[0] for pair in (self._adding, self._gathering))]
+        return [work for work in begun if work is not None]
+
     def settle(self) -> None:
         """Finish the running exchanges, whatever their result."""
         self._take()

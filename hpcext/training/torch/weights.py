@@ -52,7 +52,11 @@ class Freed:
     ----------
     future : torch.futures.Future
         The gradients, averaged or not.
+    work : dist.Work or None
+        What the backend does.
     """
+
+    work: dist.Work | None = None
 
     def __init__(self, gradients: torch.Tensor) -> None:
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -130,6 +134,7 @@ def attach(
             if not guard.caught(error):
                 raise
             return found.free()
+        found.work = work
         guard.waits_for(found)
         work.get_future().add_done_callback(lambda done: found.done(done, averaged))
         return found.future
