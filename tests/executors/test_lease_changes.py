@@ -20,6 +20,7 @@ from hpcext import documents, protocol
 from hpcext.core.facts import Ended, Fact, NodeLost, Noted, Outcome, Registered, Rescaled, Started
 from hpcext.core.history.fragments import Fragments
 from hpcext.core.values import Action, Kind
+from hpcext.harvest import parts
 from hpcext.harvest.executor import LeaseExecutor
 from hpcext.harvest.leases import Terms
 from hpcext.jobfile import parse_jobs
@@ -283,21 +284,62 @@ def test_its_end_is_that_on_the_nodes_that_it_has_then(stage: Stage) -> None:
     assert ended.why.startswith("on its node 2: ")
 
 
-@pytest.mark.parametrize("why", ["suspended", "failed", "first"])
+@pytest.mark.parametrize("why", ["suspended", "first"])
 def test_without_a_node_that_is_lost_not_all_go_on(stage: Stage, why: str) -> None:
-    """Its ranks cannot suspend without the others; one that failed fails again; and rank 0 has
-    what ranks meet by."""
+    """Its ranks cannot suspend without the others; and rank 0 has what ranks meet by."""
     stage.act(Kind.START, "n1", "n2")
     mends(stage)
-    if why == "failed":
-        stage.ended(1, 1)
-        stage.cycle()
-    else:
-        stage.lose("n1" if why == "first" else "n2")
+    stage.lose("n1" if why == "first" else "n2")
     if why == "suspended":
         assert not (stage.files / protocol.ORDER_FILE).exists()
         stage.act(Kind.SUSPEND)
     assert json.loads((stage.files / protocol.ORDER_FILE).read_text())["order"] == "end"
+
+
+def test_a_training_goes_on_without_ranks_that_have_failed_alone(stage: Stage) -> None:
+    """The lease of their node is given up, once, and may be taken again."""
+    stage.act(Kind.START, "n1", "n2")
+    leases = stage.executor.book.leases.values()
+    given = {lease.node: str(lease.job_id) for lease in leases}
+    ranks = mends(stage)
+    stage.ended(1, 1)
+    stage.cycle(2)
+    # The others may be about to end as well.
+    assert not (stage.files / protocol.ORDER_FILE).exists()
+    assert not stage.slurm.said("scancel")
+    ranks.cut(0)
+    stage.cycle(4)
+    assert not (stage.files / protocol.ORDER_FILE).exists()
+    (argv,) = stage.slurm.said("scancel")
+    assert argv[-1] == given["n2"]
+    assert NodeLost("n2") in stage.facts
+    stage.act(Kind.RESCALE, "n1", resize=1)
+    assert stage.asked()["lost"] == ["n2:0"]
+    stage.answer(1, ["n1:0"], [0])
+    stage.took()
+    stage.ended(0)
+    stage.cycle(2)
+    (ended,) = [fact for fact in stage.took() if isinstance(fact, Ended)]
+    assert ended.outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize("why", ["silent", "often", "first"])
+def test_without_ranks_that_have_failed_not_all_go_on(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Others do not wait to do so, it is one failure too many, or rank 0 was among them."""
+    stage.act(Kind.START, "n1", "n2")
+    ranks = mends(stage)
+    if why == "silent":
+        monkeypatch.setattr(parts, "CUT_S", 0.0)
+    else:
+        ranks.cut(0)
+    if why == "often":
+        monkeypatch.setattr(parts, "FAILURES", 0)
+    stage.ended(0 if why == "first" else 1, 1)
+    stage.cycle(2)
+    assert json.loads((stage.files / protocol.ORDER_FILE).read_text())["order"] == "end"
+    assert not stage.slurm.said("scancel")
 
 
 def test_ranks_that_are_cut_have_the_batch_system_asked_at_once(
