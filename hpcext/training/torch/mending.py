@@ -34,8 +34,9 @@ from hpcext.training.torch.stuck import Thread
 from hpcext.training.torch.transfer import checksum
 from hpcext.training.torch.weights import Freed
 
-WATCH_S, FAR_WATCH_S = 0.1, 1.0
-"""Seconds between two looks whether the launcher says so, on one node and on several."""
+WATCH_S, FAR_WATCH_S, FAR_OTHERS_S = 0.1, 1.0, 5.0
+"""Seconds between two looks whether the launcher says so, on one node and on several; there other
+ranks than 0, whose operations end with errors as a rule once rank 0 has aborted, look seldom."""
 
 FREE_S = 3.0
 """Seconds after which what still waits there is not waited for any more, where that is possible."""
@@ -176,8 +177,7 @@ class Guard(Feature):
             if self.coordinator.ranks.rank == 0:
                 member.mends()
             self._announced = True
-            if not member.far or self.coordinator.ranks.rank == 0:
-                self._begin_to_watch(member)
+            self._begin_to_watch(member)
 
     def _begin_to_watch(self, member: Member) -> None:
         with self._watching:
@@ -297,7 +297,8 @@ class Guard(Feature):
         """Abort what waits for ranks that have died; this runs in a thread."""
         since_s = time.monotonic()
         while True:
-            time.sleep(FAR_WATCH_S if member.far else WATCH_S)
+            far_s = FAR_WATCH_S if self._cut or self.coordinator.ranks.rank == 0 else FAR_OTHERS_S
+            time.sleep(far_s if member.far else WATCH_S)
             with contextlib.suppress(OSError), self._leaving:
                 if member.repair() is not None:
                     member.abort()
@@ -310,11 +311,6 @@ class Guard(Feature):
                     continue
             self._thread.forget()
             since_s = time.monotonic()
-            with self._watching:
-                if member.far and self.coordinator.ranks.rank and not self._cut:
-                    # Once rank 0 has aborted, operations of the others end with errors.
-                    self._watches = False
-                    return
 
     def _free(self, member: Member) -> None:
         """End the waiting for what does not end; only the thread of the training may be stuck."""
