@@ -271,7 +271,7 @@ def launch(argv: Sequence[str], ranks: int, replace: int | None) -> NoReturn:
             os.environ.clear()
             os.environ.update(environ)
             # An error of the script ends the calls above as well, which are the launcher's.
-            launcher.shutil = SimpleNamespace(rmtree=lambda *_, **__: None)  # type: ignore[assignment]
+            vars(launcher)["shutil"] = SimpleNamespace(rmtree=lambda *_, **__: None)
             run(argv)
         return pid
 

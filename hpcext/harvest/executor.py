@@ -388,7 +388,7 @@ class LeaseExecutor(AttemptExecutor[Watch]):
         self._order(watch.files, what)
 
     def _end_lease(self, part: Part) -> None:
-        """End a lease, with all on it: the last resort if its supervisor does not answer."""
+        """End the lease of a part, with all that is left on it."""
         lease = self._book.leases.get(part.lease) if part.lease is not None else None
         if lease is not None and lease.job_id is not None:
             self._loop.create_task(self._cancel(lease.job_id))

@@ -293,7 +293,8 @@ class FirstNode(NodeRanks):
         """Return why the others cannot go on without a rank; empty if they can."""
         if self.rendezvous.host:
             return "on several nodes only the ranks of a node that is lost are replaced"
-        if not self.replace:
+        joins = place.number > self._number
+        if not self.replace and not joins:
             return "no more ranks are to be replaced"
         if place.rank == 0:
             return "it was the first one"
@@ -305,12 +306,12 @@ class FirstNode(NodeRanks):
     def _lose(self, place: Place, code: int) -> None:
         """Note the end of a rank without which the others go on."""
         stderr.say(f"launch: {self._how(place, code)}; the others go on without it")
-        self.replace -= 1
         # The workers of its loaders keep its connections open, by which the others see its end.
         self._sweep(place.mark)
         if place.number > self._number:
             self._give_up("a new rank has ended while it was joining")
         else:
+            self.replace -= 1
             self._missing += 1
             self._lost.add(place.rank)
             self._give_up("a rank that trains has ended before a new one was there")
@@ -327,6 +328,11 @@ class FirstNode(NodeRanks):
         if self._cut_s is None:
             self._cut_s = now_s + (FAR_CUT_S if self.rendezvous.host else CUT_S)
         if now_s < self._cut_s or not self._tries or not self.rendezvous.can_mend():
+            return
+        trains = sum(place.number <= self._number for place in self._ranks.values())
+        here = [rank for rank, node in enumerate(self.nodes) if node == self.index]
+        if trains < len({*here} - self._lost):
+            # Some have ended well, and come to no further group.
             return
         if proposed is None or self._can_be_overtaken(proposed):
             self._tries -= 1

@@ -29,7 +29,7 @@ from hpcext.training.torch.group import Member
 from hpcext.training.torch.mending import Guard
 from hpcext.training.torch.parallel import Parallel
 from hpcext.training.torch.state import TorchState
-from hpcext.training.torch.weights import Freed
+from hpcext.training.torch.weights import Averaging
 
 DIED = RuntimeError("gloo/transport/tcp/pair.cc: Connection closed by peer")
 
@@ -272,7 +272,7 @@ def test_an_averaging_that_never_ends_is_given_up() -> None:
     stage.framework.member.free = freed.set
     stage.begin()
     stage.model(torch.randn(6, 4)).sum().backward()
-    never = Freed(gradients := torch.ones(3))
+    never = Averaging(gradients := torch.ones(3))
     stage.guard.waits_for(never)
     stage.guard._free(stage.framework.member)
     assert freed.is_set()
@@ -288,7 +288,7 @@ def test_an_averaging_that_never_ends_is_given_up() -> None:
 def test_an_averaging_that_has_ended_is_not_given_up() -> None:
     stage = Stage()
     stage.begin()
-    ended = Freed(torch.ones(3))
+    ended = Averaging(torch.ones(3))
     stage.guard.waits_for(ended)
     ended.done(None, lambda *_: torch.zeros(3))
     stage.guard._free(stage.framework.member)

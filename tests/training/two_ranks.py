@@ -64,11 +64,13 @@ def unsent(member: Member, place: Path, ranks: TorchRanks) -> None:
     numbers = torch.ones(50_000_000)
     work = dist.broadcast(numbers, 0, group=ranks.group, async_op=True)
     if member.rank == 1:
+        # It has asked for the numbers, and read some of them.
         time.sleep(0.005)
         (place / str(os.getpid())).touch()
         os.kill(os.getpid(), signal.SIGSTOP)
     while not (there := list(place.glob("[0-9]*"))):
         time.sleep(0.01)
+    # Rank 0 sends as much as the connection holds, and no more while rank 1 is stopped.
     time.sleep(0.5)
     assert not work.is_completed()
     os.kill(int(there[0].name), signal.SIGKILL)

@@ -183,7 +183,7 @@ class Member(Membership):
             _end_waiting(group)
 
     @property
-    def _mends(self) -> bool:
+    def _forms_anew(self) -> bool:
         """Whether the group is formed anew if ranks die meanwhile."""
         return self.group.of is not None and self.mending
 
@@ -201,7 +201,7 @@ class Member(Membership):
         Overtaken
             Some ranks have died meanwhile.
         """
-        if not self._mends:
+        if not self._forms_anew:
             yield {}
             return
         self._gather()
@@ -234,7 +234,7 @@ class Member(Membership):
         sockets = connections.sockets() - before
         self._sockets |= sockets
         self._groups += [group for group in groups if group is not None]
-        for group in self._groups if self._mends else ():
+        for group in self._groups if self._forms_anew else ():
             # Collectives may take longer than connecting.
             distributed_c10d._set_pg_timeout(distributed_c10d.default_pg_timeout, group)
         if self.far and self.replaces:

@@ -30,9 +30,9 @@ from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.ranks import NeverEnds, TorchRanks
 from hpcext.training.torch.state import mapped, unwrapped
-from hpcext.training.torch.stuck import Thread
+from hpcext.training.torch.stuck import TrainingThread
 from hpcext.training.torch.transfer import checksum
-from hpcext.training.torch.weights import Freed
+from hpcext.training.torch.weights import Averaging
 
 WATCH_S, FAR_WATCH_S, FAR_OTHERS_S = 0.1, 1.0, 5.0
 """Seconds between two looks whether the launcher says so, on one node and on several; there other
@@ -106,8 +106,8 @@ class Guard(Feature):
         self._announced = False
         self._watches = False
         self._cut = False
-        self._thread = Thread()
-        self._averagings: list[Freed] = []
+        self._thread = TrainingThread()
+        self._averagings: list[Averaging] = []
         # Held while a group is left or aborted, so that no group is both.
         self._leaving = threading.Lock()
         # Another one: threads that are waited for as a group is left may begin to watch.
@@ -135,7 +135,7 @@ class Guard(Feature):
         self.broken |= self.loop.in_step
         return True
 
-    def waits_for(self, averaging: Freed) -> None:
+    def waits_for(self, averaging: Averaging) -> None:
         """Take note of an averaging, which is freed if it does not end."""
         self._averagings.append(averaging)
 
@@ -302,11 +302,12 @@ class Guard(Feature):
             with contextlib.suppress(OSError), self._leaving:
                 if member.repair() is not None:
                     member.abort()
-                    if time.monotonic() > since_s + FREE_S:
-                        self._free(member)
                     if member.connecting:
                         self._thread.forget()
-                    elif self._thread.waits_s() > STUCK_S:
+                        continue
+                    if time.monotonic() > since_s + FREE_S:
+                        self._free(member)
+                    if self._thread.waits_s() > STUCK_S:
                         _end()
                     continue
             self._thread.forget()

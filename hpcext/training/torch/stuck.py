@@ -27,7 +27,7 @@ _PLACES = (
 )
 
 
-class Thread:
+class TrainingThread:
     """The thread that makes this object, as seen by another one."""
 
     def __init__(self) -> None:

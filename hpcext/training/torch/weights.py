@@ -41,7 +41,7 @@ class WeightOf(Protocol):
         """
 
 
-class Freed:
+class Averaging:
     """An averaging of gradients that need not end: the step then has no effect.
 
     Parameters
@@ -87,7 +87,7 @@ class Catcher(Protocol):
     def caught(self, error: RuntimeError) -> bool:
         """Return whether to go on as if there were no error; the step then has no effect."""
 
-    def waits_for(self, averaging: Freed) -> None:
+    def waits_for(self, averaging: Averaging) -> None:
         """Take note of an averaging, which is freed if it does not end."""
 
 
@@ -127,7 +127,7 @@ def attach(
         if guard is None:
             work = dist.all_reduce(gradients, group=group, async_op=True)
             return work.get_future().then(lambda done: averaged(done, gradients))
-        found = Freed(gradients)
+        found = Averaging(gradients)
         try:
             work = dist.all_reduce(gradients, group=group, async_op=True)
         except RuntimeError as error:
