@@ -290,7 +290,8 @@ class Training:
         agreed = self.others.heard(lambda: coordinator.agree(self.resizing.next_group()))
         if agreed is None:
             return True
-        keeper.look()
+        if self.others.outlived(keeper.look):
+            return True
         if coordinator.rehearsal is not None:
             coordinator.rehearsal.stepped(coordinator.step, coordinator.reporter.fresh())
         if agreed.suspend:

@@ -113,7 +113,7 @@ class Others:
 
     def _before_change(self) -> None:
         assert self._keeper is not None
-        self._keeper.before_change()
+        self.outlived(self._keeper.before_change, later=True)
 
     def _facts_for_others(self) -> dict[str, Any]:
         assert self._keeper is not None

@@ -10,8 +10,8 @@ in which there are no new ranks), so rows from there to a new rank go by way of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 BUCKET_BYTES = 32 << 20
@@ -110,11 +110,15 @@ class Change:
     before, after : Division
     stay : tuple of int
         Ranks of the old group that are in the new one, where the index of each is its rank.
+    copies : Mapping of int to int
+        Ranks of the old group that have died, and for each the rank of the new group that has a
+        copy of its rows.
     """
 
     before: Division
     after: Division
     stay: tuple[int, ...]
+    copies: Mapping[int, int] = field(default_factory=dict)
 
     def moves(self, tensor: int, total: int) -> tuple[list[Move], list[Move]]:
         """Return the moves of one tensor's rows.
@@ -144,6 +148,11 @@ class Change:
                     if there:
                         source = numbers[there[target % len(there)]]
                         arrivals.append(Move(tensor, source, target, rows))
+                        continue
+                    copied = [self.copies[rank] for rank in holders if rank in self.copies]
+                    if copied:
+                        if copied[0] != target:
+                            arrivals.append(Move(tensor, copied[0], target, rows))
                         continue
                     courier = target if stays else target % len(self.stay)
                     leaves = holders[target % len(holders)]
@@ -189,3 +198,19 @@ def _divided(moves: Iterable[Move], row_bytes: list[int], limit: int) -> Iterato
         step = max(1, limit // max(1, row_bytes[move.tensor]))
         for start in range(move.rows.start, move.rows.stop, step):
             yield move._replace(rows=Rows(start, min(start + step, move.rows.stop)))
+
+
+def ring(nodes: Sequence[int]) -> list[int]:
+    """Return the ranks in a ring in which the next one is on another node, if that is possible.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        The node of each rank.
+    """
+    turns: dict[int, int] = {}  # node → how many of its ranks there were
+    keys = []
+    for rank, node in enumerate(nodes):
+        turns[node] = turns.get(node, -1) + 1
+        keys.append((turns[node], node, rank))
+    return [rank for _, _, rank in sorted(keys)]

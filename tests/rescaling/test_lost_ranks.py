@@ -98,13 +98,26 @@ def test_the_others_go_on_and_a_new_one_comes(start: Any, tmp_path: Path) -> Non
     is_as_undisturbed(training, tmp_path)
 
 
-def is_as_undisturbed(training: Training, path: Path) -> None:
+def is_as_undisturbed(training: Training, path: Path, *words: str) -> None:
     """As one that nobody has disturbed, but for the order in which numbers were added."""
     (alone := path / "alone").mkdir()
     (alone / "hurry").touch()
-    undisturbed = Training(alone, *STEPS, size=1)
+    undisturbed = Training(alone, *words, *STEPS, size=1)
     assert undisturbed.wait() == 0
     assert torch.allclose(training.result()["weights"], undisturbed.result()["weights"], atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_the_others_go_on_with_the_shards_of_a_lost_rank(
+    start: Any, tmp_path: Path, size: int
+) -> None:
+    training = start("--shard", *STEPS, size=size, replace=1)
+    kill(training, 1, size=size)
+    wait_for(lambda: ordered(training) == [size, size - 1, size], "a new rank")
+    said = end(training)
+    once(training)
+    assert f"rank 1 of {size} was lost; the other {size - 1} went on from step" in said
+    is_as_undisturbed(training, tmp_path, "--shard")
 
 
 @pytest.mark.slow
@@ -180,10 +193,9 @@ def test_a_rank_that_dies_in_a_validation(start: Any, tmp_path: Path) -> None:
         ((), 1, 0, ""),
         (("--balance",), 1, 1, "the training cannot make a step again"),
         (("--adapt", "12"), 1, 1, "the training cannot make a step again"),
-        (("--shard",), 1, 1, "the training cannot make a step again"),
         (("--accumulate",), 1, 1, "the training cannot make a step again"),
     ],
-    ids=["first", "not asked for", "balanced", "adapted", "sharded", "accumulated"],
+    ids=["first", "not asked for", "balanced", "adapted", "accumulated"],
 )
 def test_when_the_others_end_too(
     start: Any, words: tuple[str, ...], rank: int, replace: int, why: str
@@ -208,12 +220,16 @@ def test_a_script_that_changes_parameters_itself(start: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("kills", [20, 250])
-def test_random_kills(start: Any, tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("kills", "shards"),
+    [(20, ()), (250, ()), (20, ("--shard",)), (250, ("--shard",))],
+    ids=["20", "250", "20 sharded", "250 sharded"],
+)
+def test_random_kills(start: Any, tmp_path: Path, kills: int, shards: tuple[str, ...]) -> None:
     """So often some rank but the first is killed at some time."""
     chance, over = random.Random(kills), tmp_path / "over"
     words = ("--global-batch", "12", "--epochs", "100000", "--pause", "0.01", "--until", str(over))
-    training, at = start(*words, size=4, replace=kills), 0.0
+    training, at = start(*words, *shards, size=4, replace=kills), 0.0
     for number in range(kills):
         four = functools.partial(together, training, 4, at)
         pids = wait_for(four, f"four ranks after {number} deaths")
@@ -246,6 +262,43 @@ def test_kills_at_any_time(start: Any, tmp_path: Path, kills: int, batch: str) -
             with contextlib.suppress(psutil.NoSuchProcess):
                 chance.choice(others).kill()
                 done += 1
+    last = max(lines[-1]["epoch"] for lines in tails(training).values() if lines) + 3
+    over.write_text(str(last))
+    end(training)
+    once(training)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("kills", "batch"), [(40, "12"), (40, "300"), (500, "12")], ids=["", "epochs of a step", "500"]
+)
+def test_kills_of_a_sharded_training(
+    start: Any, tmp_path: Path, kills: int, batch: str
+) -> None:
+    """New ones die at any time, also while they get shards; of the others one after the other.
+
+    Two that die at once would end all if one has the only copy of the other's shards.
+    """
+    chance, over = random.Random(kills), tmp_path / "over"
+    words = ("--shard", "--global-batch", batch, "--epochs", "100000", "--pause", "0.01")
+    training = start(*words, "--until", str(over), size=4, replace=4 * kills)
+    first = wait_for(lambda: together(training, 4), "four ranks")[0]
+    launcher, done, at, joined = psutil.Process(training.process.pid), 0, 0.0, 0
+    while done < kills:
+        time.sleep(chance.choice([0.02, 0.2, 1.0, 3.0]) * chance.random())
+        assert training.process.poll() is None, training.wait()
+        trained = tails(training)
+        steady = any(together(training, size, at) for size in (1, 2, 3, 4))
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = [each for each in launcher.children() if each.pid != first]
+            new = [each for each in found if each.pid not in trained]
+            if one := chance.choice([*new, *(found if steady else [])] or [None]):
+                one.kill()
+                done += 1
+                joined += one in new
+                at = max(lines[-1]["at"] for lines in trained.values() if lines) + 0.01
+    assert joined > kills / 10
     last = max(lines[-1]["epoch"] for lines in tails(training).values() if lines) + 3
     over.write_text(str(last))
     end(training)

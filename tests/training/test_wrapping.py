@@ -73,7 +73,8 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> float:
 def renewed(model: torch.nn.Module) -> None:
     """Wrap a model again, with the shards that it has."""
     (wrapped,) = Wrapped.all_of(model)
-    wrapped.renew(CPU, lambda parameter: parameter.to_local().detach().clone())
+    wrapped.meet(CPU)
+    wrapped.renew(lambda parameter: parameter.to_local().detach().clone())
 
 
 def losses(*, again: bool) -> list[float]:

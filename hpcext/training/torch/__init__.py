@@ -90,7 +90,7 @@ class Session(Balances, BaseSession):
         self.device = self._torch.device
         self._sharding = Sharding(self._torch)
         self.rates = LearningRates(self._torch, Rates(learning_rate, warm_up))
-        self._guard = Guard(self._torch, self.rates, self._why_not_again)
+        self._guard = Guard(self._torch, self._sharding, self.rates, self._why_not_again)
         self._torch.guard = self._guard
         self.balancing = Balancing(self._torch)
         self.adapting = self.kind_of_adapting(
@@ -122,8 +122,8 @@ class Session(Balances, BaseSession):
             return "nothing is saved"
         if self.device.type == "cuda":
             return "the ranks communicate by NCCL"
-        if self._torch.state.sharded:
-            return "the model is sharded"
+        if self._sharding.copies is not None and (why := self._sharding.copies.why_not()):
+            return why
         if self._torch.deterministic:
             return "a deterministic step exchanges more than gradients"
         if self.adapting.agent is not None or self.balancing.balance is not None:

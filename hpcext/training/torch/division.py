@@ -80,6 +80,10 @@ class Redivision:
         The numbers of ranks.
     stay : tuple of int
         Ranks of the old group that stay; the index of each is its new rank.
+    copies : Mapping of int to int
+        Ranks of the old group that have died, and for each the new rank that has a copy.
+    own : sequence of tensors or None
+        The shards of this rank to go on from; None: those that the tensors hold now.
     """
 
     models: Sequence[Wrapped]
@@ -87,6 +91,8 @@ class Redivision:
     before: int
     after: int
     stay: tuple[int, ...]
+    copies: Mapping[int, int] = field(default_factory=dict)
+    own: Sequence[torch.Tensor] | None = None
     _pieces: Pieces = field(default_factory=lambda: defaultdict(dict))
 
     @classmethod
@@ -130,6 +136,12 @@ class Redivision:
         ]
         return cls(models, tensors, said["before"], group.size, tuple(said["stay"]))
 
+    def hold(self, rank: int, shards: Sequence[torch.Tensor]) -> None:
+        """Hold the shards of a rank of the old group that has died."""
+        for tensor, content in enumerate(shards):
+            if rows := self._division(tensor, self.before).rows(rank, self._rows(tensor)):
+                self._pieces[tensor][rows] = content
+
     def depart(self, device: torch.device) -> None:
         """Let ranks that leave part with their rows; all ranks of the old group call it."""
         departures, _ = self._moves
@@ -157,10 +169,13 @@ class Redivision:
             new[tensor][rows.start - start : rows.stop - start].copy_(content)
 
         self._carry_out(arrivals, self._old(rank), device, put)
+        for model in self.models:
+            model.meet(device)
+        # From here on nobody waits for others, so that it is done as a whole or not at all.
         self._pieces.clear()
         by_object = {id(each.object): new[place] for place, each in enumerate(self.tensors)}
         for model in self.models:
-            model.renew(device, lambda parameter: by_object[id(parameter)])
+            model.renew(lambda parameter: by_object[id(parameter)])
         forget_meshes()
         return {
             name: self._settled(each, new[place])
@@ -184,7 +199,8 @@ class Redivision:
         arrivals: list[Move] = []
         for place in range(len(self.tensors)):
             before, after = (self._division(place, each) for each in (self.before, self.after))
-            leaving, coming = Change(before, after, self.stay).moves(place, self._rows(place))
+            change = Change(before, after, self.stay, self.copies)
+            leaving, coming = change.moves(place, self._rows(place))
             departures += leaving
             arrivals += coming
         return departures, arrivals
@@ -212,11 +228,16 @@ class Redivision:
         for part, content in self._pieces[tensor].items():
             if len(part.common(rows)) == len(rows):
                 return content[rows.start - part.start : rows.stop - part.start]
-        each = self.tensors[tensor]
         assert old is not None
-        assert each.object is not None
         start = self._division(tensor, self.before).rows(old, self._rows(tensor)).start
-        return each.object._local_tensor.detach()[rows.start - start : rows.stop - start]
+        return self._shard(tensor)[rows.start - start : rows.stop - start]
+
+    def _shard(self, tensor: int) -> torch.Tensor:
+        if self.own is not None:
+            return self.own[tensor]
+        held = self.tensors[tensor].object
+        assert held is not None
+        return held._local_tensor.detach()
 
     def _keep(self, tensor: int, rows: Rows, content: torch.Tensor) -> None:
         self._pieces[tensor][rows] = content
@@ -295,8 +316,10 @@ def held(state: TorchState, models: Sequence[Wrapped]) -> list[Held]:
         id(each): place for place, model in enumerate(models) for each in model.parameters()
     }
     found: dict[int, Held] = {}
+    # First, since it has FSDP2 put its shards back in place.
+    names = sorted(separated(state.capture())[1])
     live = _live(state, model_of)
-    for name in sorted(separated(state.capture())[1]):
+    for name in names:
         value, model = live.get(name, (None, None))
         if value is None or model is None:
             raise ValueError(

@@ -110,6 +110,8 @@ class Torch(Framework):
     def join(self) -> Ranks:
         """Join the ranks of this job; a process that joins a running training is alone at first."""
         self.member = Member.here(self.device)
+        if self.member is not None and self.guard is not None:
+            self.member.survive(self.guard)
         if self.member is not None or not (dist.is_available() and dist.is_initialized()):
             atexit.register(self._leave_group)
         return self.member.ranks() if self.member else join(self.device)

@@ -29,6 +29,7 @@ from hpcext.training.membership import Membership, Overtaken
 from hpcext.training.ranks import Ranks
 from hpcext.training.sockets import LOOPBACK, own_socket
 from hpcext.training.torch.ranks import TorchRanks, init
+from hpcext.training.torch.surviving import Surviving, Survivor, register
 
 SILENT_S = 30
 """Seconds after which another node that is silent counts as unreachable, if ranks may go on without
@@ -61,6 +62,8 @@ class Member(Membership):
     ----------
     connecting : bool
         Whether it connects with others, which ends soon in any case.
+    survivor : Survivor or None
+        Asked about errors in the layers of sharded models.
     """
 
     _early: ClassVar[Member | None] = None
@@ -79,6 +82,7 @@ class Member(Membership):
         self._meetings = 0
         self._freed = threading.Event()
         self.connecting = False
+        self.survivor: Survivor | None = None
         self._hooks = sys.excepthook, sys.excepthook
 
     @property
@@ -106,9 +110,9 @@ class Member(Membership):
         return cls._early
 
     @classmethod
-    def joins_later(cls) -> bool:
-        """Return whether a session is to make this process join a running training."""
-        return cls._early is not None and cls._early.joining
+    def early(cls) -> Member | None:
+        """Return the membership that the next session takes over."""
+        return cls._early
 
     def form_early(self) -> None:
         """Form the first group, before a session does."""
@@ -154,27 +158,58 @@ class Member(Membership):
         try:
             with self._connecting() as options:
                 init(self._device, store=store, rank=self.rank, world_size=group.size, **options)
-            with self._connecting() as options:
-                ranks = TorchRanks(**options)
         finally:
             self._hooks = hook, sys.excepthook
+        self._note(before, dist.group.WORLD)
+        return self.further_ranks()
+
+    def further_ranks(self) -> TorchRanks:
+        """Connect the ranks of the group once more, for a traffic of its own; all ranks call it."""
+        before = connections.sockets()
+        with self._connecting() as options:
+            ranks = TorchRanks(**options)
         ranks.freed = self._freed if self.replaces else None
-        self._note(before, dist.group.WORLD, ranks.group)
+        self._note(before, ranks.group)
         return ranks
 
-    def subgroup(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+    def subgroup(self, ranks: Sequence[int], backend: str | None = None) -> dist.ProcessGroup:
         """Connect some of the ranks with each other; all ranks of the group call it.
 
         Parameters
         ----------
         ranks : sequence of int
+        backend : str, optional
+            Another one than that of the group.
         """
         before = connections.sockets()
         with self._connecting() as options:
-            found: dist.ProcessGroup = dist.new_group(sorted(ranks), **options)
+            found: dist.ProcessGroup = dist.new_group(sorted(ranks), backend=backend, **options)
         if self.rank in ranks:
             self._note(before, found)
         return found
+
+    def surviving(self) -> dist.ProcessGroup | None:
+        """Connect the ranks for the layers of a sharded model; all ranks of the group call it.
+
+        Returns
+        -------
+        ProcessGroup or None
+            One whose operations do nothing in a step that a dead rank has broken; None where ranks
+            that die are not replaced, or there are no others.
+        """
+        if not self.replaces or dist.get_world_size() == 1:
+            return None
+        group = self.subgroup(range(dist.get_world_size()), backend=register())
+        assert isinstance(group, Surviving)
+        group.survivor, group.freed = self.survivor, self._freed
+        return group
+
+    def survive(self, survivor: Survivor) -> None:
+        """Ask an object about errors in the layers of sharded models."""
+        self.survivor = survivor
+        for group in self._groups:
+            if isinstance(group, Surviving):
+                group.survivor = survivor
 
     def abort(self) -> None:
         """End, with errors, what waits for other members of the group; any thread calls it."""

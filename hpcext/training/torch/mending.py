@@ -10,29 +10,31 @@ state, see :meth:`hpcext.training.torch.resizing.InPlace.mend`.
 from __future__ import annotations
 
 import contextlib
-import copy
 import faulthandler
 import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from hpcext.training.checkpoint.state import Tree
 from hpcext.training.feature import Feature
 from hpcext.training.membership import Overtaken
 from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
+from hpcext.training.torch.past import Past, Recorder
 from hpcext.training.torch.ranks import NeverEnds, TorchRanks
-from hpcext.training.torch.state import mapped, unwrapped
+from hpcext.training.torch.sharding import Sharding
 from hpcext.training.torch.stuck import TrainingThread
 from hpcext.training.torch.transfer import checksum
 from hpcext.training.torch.weights import Averaging
+
+if TYPE_CHECKING:
+    from hpcext.training.torch.copies import Copies
 
 WATCH_S, FAR_WATCH_S, FAR_OTHERS_S = 0.1, 1.0, 5.0
 """Seconds between two looks whether the launcher says so, on one node and on several; there other
@@ -53,35 +55,13 @@ _CLOSED = "Application timeout caused pair closure"
 _LAST = "the job goes on from its last checkpoint"
 
 
-class _Before(NamedTuple):
-    """What a step may change besides parameters and the state of optimizers.
-
-    Attributes
-    ----------
-    random : dict
-    objects : dict
-        The state of other objects, by name.
-    buffers : list of tensor
-        Of the trained models.
-    settings : list of dict
-        Of the optimizers' groups of parameters, such as the learning rate.
-    facts : Mapping
-        What checkpoints say of the session's own parts.
-    """
-
-    random: Tree
-    objects: dict[str, Any]
-    buffers: list[torch.Tensor]
-    settings: list[dict[str, Any]]
-    facts: Mapping[str, Any]
-
-
 class Guard(Feature):
     """The guard of steps against ranks that die.
 
     Parameters
     ----------
     framework : Torch
+    sharding : Sharding
     followed : Feature
         A part of the session whose state follows the steps.
     why_not : callable
@@ -91,14 +71,23 @@ class Guard(Feature):
     ----------
     broken : bool
         Whether the present step is broken.
+    recorder : Recorder
+        What is set back after a broken step.
     """
 
-    def __init__(self, framework: Torch, followed: Feature, why_not: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        framework: Torch,
+        sharding: Sharding,
+        followed: Feature,
+        why_not: Callable[[], str],
+    ) -> None:
         self.broken = False
+        self.recorder = Recorder(framework, followed)
         self._framework = framework
-        self._followed = followed
+        self._sharding = sharding
         self._why_not = why_not
-        self._before: _Before | None = None
+        self._before: Past | None = None
         self._stepped: set[int] = set()
         self._suppressed = False
         self._sum: int | None = None
@@ -135,6 +124,11 @@ class Guard(Feature):
         self.broken |= self.loop.in_step
         return True
 
+    def survives(self, error: RuntimeError) -> bool:
+        """Return whether the present step goes on, without effect, in spite of an error."""
+        # Elsewhere, as in a validation, what comes of it would count.
+        return self.loop.in_step and self.caught(error)
+
     def waits_for(self, averaging: Averaging) -> None:
         """Take note of an averaging, which is freed if it does not end."""
         self._averagings.append(averaging)
@@ -161,8 +155,20 @@ class Guard(Feature):
         member = self._framework.member
         safe = self.loop.stepped or (member is not None and member.mending)
         if safe and not self._accumulates and not alone and not self._why_not():
-            self._announce()
-            self._before = self._captured()
+            self._before = past = self.recorder.present()
+            copies = self._sharding.copies
+            if copies is not None:
+                self._try(lambda: copies.begin(past, send=not self.broken))
+            if copies is None or copies.ready:
+                self._announce()
+
+    def _try(self, communicate: Callable[[], object]) -> None:
+        """Communicate with the others; the step is broken if that is not possible."""
+        try:
+            communicate()
+        except RuntimeError as error:
+            if not self.caught(error):
+                raise
 
     def step_ends(self) -> None:
         """Notice scripts that make one step of several batches."""
@@ -191,6 +197,9 @@ class Guard(Feature):
 
     def _steps(self, optimizer: torch.optim.Optimizer, args: Any, named: Any) -> None:
         """Before the step of an optimizer: leave nothing to do if the gradients are not whole."""
+        copies = self._sharding.copies
+        if copies is not None and not self.broken and not self._stepped:
+            self._try(copies.commit)
         if not self.broken:
             self._stepped.add(id(optimizer))
             return
@@ -200,34 +209,6 @@ class Guard(Feature):
             self._sum = self._checksum()
         self._suppressed = True
         _forget_gradients(optimizer)
-
-    def _captured(self) -> _Before:
-        state = self._framework.state
-        rest = {
-            name: _copied(state.capture_object(value))
-            for name, value in state.objects.items()
-            if not self._trained(value)
-        }
-        return _Before(
-            state.random(),
-            rest,
-            [each.detach().clone() for each in self._buffers()],
-            [
-                {key: copy.deepcopy(value) for key, value in group.items() if key != "params"}
-                for optimizer in state.optimizers()
-                for group in optimizer.param_groups
-            ],
-            self._followed.facts(),
-        )
-
-    def _trained(self, value: Any) -> bool:
-        """Return whether only optimizers change an object, apart from its buffers."""
-        if isinstance(value, torch.optim.Optimizer):
-            return True
-        return any(unwrapped(value) is model.module for model in self._framework.models)
-
-    def _buffers(self) -> list[torch.Tensor]:
-        return [each for model in self._framework.models for each in model.module.buffers()]
 
     def _checksum(self) -> int:
         models = self._framework.models
@@ -243,26 +224,37 @@ class Guard(Feature):
         RuntimeError
             That is not possible.
         """
+        if self._sharding.copies is not None:
+            self._hold_on(self._sharding.copies)
+            return
         if not self.broken:
             return
-        state, before = self._framework.state, self._before
+        before = self._before
         if before is None or (why := self._why_for_ever()):
             why = self._why_not() or "a step has several batches" if before is None else why
             raise RuntimeError(
                 f"a rank has died, and its step cannot be made again: {why}; {_LAST}"
             )
-        for optimizer in state.optimizers():
+        self._forget_gradients()
+        self.recorder.set_back(before)
+
+    def _hold_on(self, copies: Copies) -> None:
+        """Prepare a sharded training to go on from copies, whatever the step has changed."""
+        copies.hold_on(None if self.broken else self.recorder.present())
+        self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self._framework.state.optimizers():
             _forget_gradients(optimizer)
-        groups = (group for each in state.optimizers() for group in each.param_groups)
-        for group, settings in zip(groups, before.settings, strict=True):
-            group.update(settings)
-        for name, saved in before.objects.items():
-            state.apply_to_object(state.objects[name], saved)
-        with torch.no_grad():
-            for buffer, saved in zip(self._buffers(), before.buffers, strict=True):
-                buffer.copy_(saved)
-        self._followed.restore(before.facts)
-        state.set_random(before.random)
+
+    def secure(self) -> Copies | None:
+        """Make a certain copy of a sharded training, if it goes on from copies, and return them."""
+        copies = self._sharding.copies
+        alone = self.coordinator.ranks.size == 1
+        if copies is None or not (copies.ready or alone):
+            return None
+        copies.secure(self.recorder.present())
+        return copies
 
     def _why_for_ever(self) -> str:
         """Return why what a broken step has changed cannot be set back; empty if it can."""
@@ -281,6 +273,8 @@ class Guard(Feature):
         with self._leaving:
             works = [each.work for each in self._averagings if each.work is not None]
             works += ranks.works() if isinstance(ranks, TorchRanks) else []
+            copies = self._sharding.copies
+            works += [] if copies is None else copies.works()
             until_s = time.monotonic() + FREE_S
             member.abort()
             while not all(work.is_completed() for work in works):
@@ -290,6 +284,8 @@ class Guard(Feature):
                 time.sleep(_PAUSE_S)
                 member.abort()
             self._averagings.clear()
+            if copies is not None:
+                copies.ended()
             member.leave()
         self.broken = self._cut = False
 
@@ -336,12 +332,3 @@ def _forget_gradients(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of a state that later steps do not change."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, dict | list | tuple):
-        return mapped(value, lambda _, item: _copied(item))
-    return copy.deepcopy(value)

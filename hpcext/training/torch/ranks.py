@@ -17,6 +17,10 @@ LOOK = timedelta(seconds=1)
 """The time between two looks whether to go on waiting."""
 
 
+_LATE = "timed out"
+"""What PyTorch says where an operation has not ended yet, among other words."""
+
+
 class NeverEnds(RuntimeError):
     """An operation does not end, though it was aborted."""
 
@@ -147,26 +151,38 @@ class TorchRanks(Ranks):
         return Control(*self._values.tolist())
 
     def _wait(self, work: dist.Work) -> None:
-        """Wait for an operation.
+        wait_for(work, self.freed)
 
-        Raises
-        ------
-        NeverEnds
-            It does not end, though it was aborted.
-        """
-        if self.freed is None:
-            work.wait()
+
+def wait_for(work: dist.Work, freed: threading.Event | None) -> None:
+    """Wait for an operation.
+
+    Parameters
+    ----------
+    work : Work
+    freed : threading.Event or None
+        Set when operations that do not end are not to be waited for any more.
+
+    Raises
+    ------
+    NeverEnds
+        It does not end, though it was aborted.
+    """
+    if freed is None:
+        work.wait()
+        return
+    while True:
+        try:
+            work.wait(LOOK)
             return
-        while True:
-            try:
-                work.wait(LOOK)
+        except RuntimeError as error:
+            if work.is_completed():
+                work.wait()
                 return
-            except RuntimeError:
-                if work.is_completed():
-                    work.wait()
-                    return
-            if self.freed.is_set():
-                raise NeverEnds("an operation of gloo does not end")
+            if _LATE not in str(error):
+                raise
+        if freed.is_set():
+            raise NeverEnds("an operation of gloo does not end")
 
 
 def _tensor(data: bytes) -> torch.Tensor:

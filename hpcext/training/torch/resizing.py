@@ -69,6 +69,8 @@ class InPlace(resizing.InPlace):
         """Take the averaging of gradients in the present group apart, and begin to move shards."""
         for model in self._framework.models:
             model.dissolve()
+        if not group.repairs and (copies := self._guard.secure()) is not None:
+            copies.keep()
         self._sharding.depart(group)
 
     def send(self, facts: Mapping[str, Any], group: Group) -> None:
@@ -104,6 +106,8 @@ class InPlace(resizing.InPlace):
     def meet(self) -> None:
         """Meet the other ranks, if they go on without ranks that die."""
         if self._guard.on and self.coordinator.ranks.size > 1:
+            # Nobody can go back into an epoch that has ended.
+            self._guard.secure()
             self.coordinator.ranks.smallest(0)
 
     def part(self) -> None:
@@ -118,6 +122,10 @@ class InPlace(resizing.InPlace):
         Mapping or None
             The facts of the training of that rank, if it is another one.
         """
+        if self._framework.state.sharded:
+            self._guard.recorder.set_back(self._sharding.go_on())
+            self.is_behind = self._sharding.is_behind
+            return None
         ranks, place = self.coordinator.ranks, self.loop.place
         ranks.begin_gather([self.coordinator.step, place.epoch, self.loop.validates])
         places = ranks.gathered() or []

@@ -10,19 +10,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from hpcext.protocol import environ
 from hpcext.rendezvous import Group
 from hpcext.training.checkpoint.shards import Shards
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.feature import Feature
 from hpcext.training.ranks import Ranks
+from hpcext.training.redistribution import ring
 from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.ranks import TorchRanks, join, own_device
-from hpcext.training.torch.state import FORMAT_SHARDED
+from hpcext.training.torch.state import FORMAT_SHARDED, TorchState
 from hpcext.training.torch.whole import parameters_of
 
 if TYPE_CHECKING:
+    from hpcext.training.torch.copies import Copies
     from hpcext.training.torch.division import Redivision
+    from hpcext.training.torch.past import Past
     from hpcext.training.torch.wrapping import Wrapped
 
 _ORDER = (
@@ -37,12 +41,26 @@ class Sharding(Feature):
     Parameters
     ----------
     framework : Torch
+
+    Attributes
+    ----------
+    copies : Copies or None
+        Those from which the training goes on when ranks die, if it does.
+    is_behind : bool
+        Whether others had begun the next epoch already when a rank died, at the end of this one.
     """
 
     def __init__(self, framework: Torch) -> None:
         self._framework = framework
+        self.copies: Copies | None = None
+        self.is_behind = False
         self._shards: Shards | None = None
         self._change: Redivision | None = None
+
+    @property
+    def state(self) -> TorchState:
+        """The state of the training."""
+        return self._framework.state
 
     # The change of the number of ranks in place.
 
@@ -63,23 +81,27 @@ class Sharding(Feature):
         except ImportError:
             return f"the model is sharded, and this PyTorch is older than 2.6: {otherwise}"
 
-        models, device = self._models(), self._framework.device
+        models, device = self.models(), self._framework.device
         ranks = None if group is None else group.size
         why = next(filter(None, (model.why_not(device, ranks) for model in models)), "")
         if not why:
             try:
-                held(state, models)
+                _ = held(state, models) if self.copies is None else self.copies.tensors()
             except ValueError as error:
                 why = str(error)
         return f"{why}: {otherwise}" if why else ""
 
     def depart(self, group: Group) -> None:
-        """Move the shards of ranks that leave to others; all ranks of the old group call it."""
-        if not self._framework.state.sharded:
+        """Move the shards of ranks that leave to others; all ranks of the old group call it.
+
+        After deaths there is nobody to move them: the training goes on from copies.
+        """
+        self._change = None
+        if not self._framework.state.sharded or group.repairs:
             return
         from hpcext.training.torch.division import Redivision  # noqa: PLC0415
 
-        self._change = Redivision.begin(self._framework.state, self._models(), group)
+        self._change = Redivision.begin(self._framework.state, self.models(), group)
         self._change.depart(self._framework.device)
 
     def captured(self) -> Tree:
@@ -101,7 +123,7 @@ class Sharding(Feature):
             from hpcext.training.torch.division import Redivision  # noqa: PLC0415
 
             state = self._framework.state
-            self._change = Redivision.join(state, self._models(), group, said)
+            self._change = Redivision.join(state, self.models(), group, said)
 
     def arrive(self, received: Tree | None) -> Tree | None:
         """Divide the shards anew; all ranks of the new group call it.
@@ -120,6 +142,7 @@ class Sharding(Feature):
         if change is None:
             return received
         found = change.arrive(self._framework.device)
+        self._is_divided()
         if received is None:
             return None
         from hpcext.training.torch.sharded import joined  # noqa: PLC0415
@@ -127,7 +150,8 @@ class Sharding(Feature):
         tree: Tree = joined(received, found)
         return tree
 
-    def _models(self) -> list[Wrapped]:
+    def models(self) -> list[Wrapped]:
+        """Return the models that :func:`shard` has wrapped."""
         from hpcext.training.torch.wrapping import Wrapped  # noqa: PLC0415
 
         return [each for model in self._framework.state.modules() for each in Wrapped.all_of(model)]
@@ -141,7 +165,7 @@ class Sharding(Feature):
         # Importing DTensor takes a while, and few trainings need it.
         from hpcext.training.torch.sharded import TorchShards  # noqa: PLC0415
 
-        ranks = TorchRanks() if dist.is_initialized() else self.coordinator.ranks
+        ranks = self._further_ranks() if dist.is_initialized() else self.coordinator.ranks
         self._shards = TorchShards(self._framework.state, ranks)
         return self._shards
 
@@ -174,6 +198,75 @@ class Sharding(Feature):
                     f"Session({name}=...): holds parameters that no given model has; {_ORDER}"
                 )
 
+    def began(self) -> None:
+        """Make copies from now on, if ranks that die are replaced."""
+        member = self._framework.member
+        if member is None or not member.replaces or not self._framework.state.sharded:
+            return
+        from hpcext.training.torch.copies import Copies  # noqa: PLC0415
+
+        self.copies = Copies(self)
+        self.copies.attach(self.coordinator, self.loop)
+        if not member.joining:
+            self._connect_copies()
+            self._is_divided()
+
+    def _further_ranks(self) -> TorchRanks:
+        """Connect the ranks once more, for a traffic of its own."""
+        member = self._framework.member
+        alone = member is None or dist.get_world_size() == 1
+        return TorchRanks() if member is None or alone else member.further_ranks()
+
+    def _connect_copies(self) -> None:
+        """Connect the ranks for their copies, each with one on another node if there is one."""
+        member, ranks = self._framework.member, self.coordinator.ranks
+        if self.copies is None or member is None:
+            return
+        if ranks.size == 1:
+            self.copies.connected(None, [0])
+            return
+        nodes = [0] * ranks.size
+        if member.far:
+            ranks.begin_gather([float(environ().get("HPCEXT_NODE_INDEX", "0"))])
+            nodes = [int(node) for (node,) in ranks.gathered() or []]
+        self.copies.connected(member.subgroup(range(ranks.size)), ring(nodes))
+
+    def _is_divided(self) -> None:
+        """Take note that the shards are divided over the present ranks."""
+        if self.copies is not None and self._framework.member is not None:
+            self.copies.divided(self._framework.member.group.number)
+
+    def go_on(self) -> Past:
+        """Go on from copies that the ranks have, without those that have died; all ranks call it.
+
+        Returns
+        -------
+        Past
+            What the training was then.
+
+        Raises
+        ------
+        RuntimeError
+            There are no copies of all shards.
+        """
+        copies, ranks, place = self.copies, self.coordinator.ranks, self.loop.place
+        assert copies is not None
+        ranks.begin_gather([place.epoch, self.loop.validates, *copies.told()])
+        found = ranks.gathered() or []
+        between = len({epoch for epoch, *_ in found}) > 1
+        choice = copies.choose([numbers for _, _, *numbers in found])
+        if choice is None or (between and any(validates for _, validates, *_ in found)):
+            when = " between two epochs" if between else ""
+            raise RuntimeError(
+                f"a rank has died{when}, and the others have no copies of all shards that are of "
+                "the same step; the job goes on from its last checkpoint"
+            )
+        self.is_behind = place.epoch < max(epoch for epoch, *_ in found)
+        past, change = copies.begin_again(choice)
+        change.arrive(self._framework.device)
+        self._is_divided()
+        return past
+
     def epoch_begins(self) -> None:
         """Check that the model was not sharded after the session was made."""
         self.beginning()
@@ -183,7 +276,8 @@ class Sharding(Feature):
         if self._framework.state.sharded:
             _be_in_a_group(self._framework.device)
             if self._shards is not None:
-                self._shards.ranks = TorchRanks()
+                self._shards.ranks = self._further_ranks()
+            self._connect_copies()
 
     def finished(self) -> None:
         """Let go of the group in which checkpoints were written."""
@@ -244,9 +338,11 @@ def shard(
     device = own_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    joining = _join_ranks(device)
+    member = _join_ranks(device)
     # A new rank is alone until the others send it its shards.
-    wrapped = Wrapped(model, layers, replica_ranks, options, alone=joining)
+    joining = member is not None and member.joining
+    connect = None if member is None else member.surviving
+    wrapped = Wrapped(model, layers, replica_ranks, options, alone=joining, connect=connect)
     # Parameters on the meta device get memory later, each rank for its own shards.
     if not any(parameter.is_meta for parameter in model.parameters()):
         model.to(device)
@@ -254,17 +350,17 @@ def shard(
     return model
 
 
-def _join_ranks(device: torch.device) -> bool:
-    """Join the ranks of this job; return whether that is to be done later."""
+def _join_ranks(device: torch.device) -> Member | None:
+    """Join the ranks of this job, unless that is to be done later; return the membership."""
     if dist.is_initialized():
-        return Member.joins_later()
+        return Member.early()
     member = Member.before_session(device)
     if member is None:
         join(device)
     elif not member.joining:
         member.form_early()
     _be_in_a_group(device)
-    return member is not None and member.joining
+    return member
 
 
 def _be_in_a_group(device: torch.device) -> None:

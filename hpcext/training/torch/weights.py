@@ -27,6 +27,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
+from hpcext.training.torch.surviving import Survivor
+
 
 class WeightOf(Protocol):
     """A function that returns the weight of this rank's batch."""
@@ -81,7 +83,7 @@ class Averaging:
                 cast(Any, self.future).set_exception(error)
 
 
-class Catcher(Protocol):
+class Catcher(Survivor, Protocol):
     """What decides whether the training survives an error of communication."""
 
     def caught(self, error: RuntimeError) -> bool:

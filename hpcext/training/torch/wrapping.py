@@ -65,6 +65,8 @@ class Wrapped:
         Arguments of ``fully_shard``.
     alone : bool
         Whether this process holds all shards for now, until it joins other ranks.
+    connect : callable, optional
+        Connects its ranks, and returns their group; None: the group of the whole process.
 
     Raises
     ------
@@ -80,6 +82,7 @@ class Wrapped:
         options: Mapping[str, Any],
         *,
         alone: bool = False,
+        connect: Callable[[], dist.ProcessGroup | None] | None = None,
     ) -> None:
         if replica is not None and options.get("mesh") is not None:
             raise ValueError("shard(): a mesh has its own replicas; give mesh or replica_ranks")
@@ -88,6 +91,7 @@ class Wrapped:
         self._options = dict(options)
         self.replica = replica
         self._alone = alone
+        self._connect = connect
         self.mesh: DeviceMesh
 
     @classmethod
@@ -136,21 +140,38 @@ class Wrapped:
         ValueError
             The number of ranks is no multiple of those of a replica.
         """
-        ranks = dist.get_world_size()
-        mesh = self._options.get("mesh")
-        if mesh is None and self.replica is None:
-            mesh = init_device_mesh(device.type, (ranks,))
-        elif mesh is None:
-            mesh = self._replicas(device, 1 if self._alone else self.replica, ranks)
-        self.mesh = mesh
-        self._alone = False
-        options = {**self._options, "mesh": mesh}
+        self.meet(device)
+        self.cover()
+
+    def cover(self) -> None:
+        """Wrap the model over its mesh."""
+        options = {**self._options, "mesh": self.mesh}
         model = self.model
         for part in [each for each in model.modules() if isinstance(each, self._layers)]:
             if part is not model:
                 fully_shard(part, **options)
         fully_shard(model, **options)
         _known[model] = self
+
+    def meet(self, device: torch.device) -> None:
+        """Make its mesh over the present process group; all ranks call it.
+
+        Raises
+        ------
+        ValueError
+            The number of ranks is no multiple of those of a replica.
+        """
+        mesh, ranks = self._options.get("mesh"), dist.get_world_size()
+        if mesh is None and self.replica is not None:
+            mesh = self._replicas(device, 1 if self._alone else self.replica, ranks)
+        elif mesh is None:
+            group = None if self._connect is None else self._connect()
+            mesh = (
+                init_device_mesh(device.type, (ranks,))
+                if group is None
+                else DeviceMesh.from_group(group, device.type)
+            )
+        self.mesh, self._alone = mesh, False
 
     @staticmethod
     def _replicas(device: torch.device, replica: int | None, ranks: int) -> DeviceMesh:
@@ -173,14 +194,13 @@ class Wrapped:
             if isinstance(parameter, DTensor):
                 yield parameter
 
-    def renew(self, device: torch.device, local: Callable[[DTensor], torch.Tensor]) -> None:
-        """Wrap it anew over the present process group; the parameters stay the same objects.
+    def renew(self, local: Callable[[DTensor], torch.Tensor]) -> None:
+        """Wrap it anew over its new mesh; the parameters stay the same objects.
 
         Gradients are dropped.
 
         Parameters
         ----------
-        device : torch.device
         local : callable
             Given a parameter, returns the shard that this rank has from now on.
         """
@@ -197,7 +217,7 @@ class Wrapped:
                 parameters[name] = stand_in
         for part in self.model.modules():
             _strip(part)
-        self.wrap(device)
+        self.cover()
         for parameter, spots in places.items():
             parameters, name = spots[0]
             _let_go(parameter.device_mesh)

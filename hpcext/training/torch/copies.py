@@ -1,0 +1,468 @@
+"""Copies of the shards of a training, from which it goes on when ranks die.
+
+Before each step a rank copies its shards, and sends that copy to another rank, on another node if
+there is one, while the step is computed. Before the optimizers step, all ranks have got theirs; from
+then on that copy is the one to go back to, until the next one is everywhere. So a copy of the same
+step is always on all ranks, and that of a rank that has died on one that lives. It costs the memory
+of four shards: two copies of the own one, two of another rank's.
+
+Ranks may die while the others divide the shards anew. The copy from which these began is kept until
+a step is made with what has come of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from hpcext.training.feature import Feature
+from hpcext.training.redistribution import Division
+from hpcext.training.torch.division import Held, Redivision, held
+from hpcext.training.torch.past import Past
+from hpcext.training.torch.ranks import TorchRanks, wait_for
+from hpcext.training.torch.sharding import Sharding
+from hpcext.training.torch.state import is_sharded
+
+_ALIGNED = 64
+_MOST = 3
+"""How many copies a rank may have: of the present step, of the last one, of a former group."""
+
+
+class Place(NamedTuple):
+    """The place of a rank in a group.
+
+    Attributes
+    ----------
+    group, size, rank : int
+    """
+
+    group: int
+    size: int
+    rank: int
+
+
+class Told(NamedTuple):
+    """What a rank tells the others of one of its copies.
+
+    Attributes
+    ----------
+    group, size, rank : int
+        The rank's place when it was made.
+    step : int
+        The steps that had been made.
+    ward : int
+        The rank of which it has a copy, too; -1 for none.
+    """
+
+    group: int
+    size: int
+    rank: int
+    step: int
+    ward: int
+
+
+@dataclass
+class Copy:
+    """A copy of the shards as they were after some step.
+
+    Attributes
+    ----------
+    place : Place
+    past : Past
+    tensors : list of Held
+    own : torch.Tensor
+        The bytes of this rank's shards.
+    ward : int
+        The rank of the same group whose bytes are here, too; -1 for none.
+    kept : torch.Tensor or None
+        Those bytes.
+    work : Work or None
+        Their transfer, while it is not known to have ended.
+    """
+
+    place: Place
+    past: Past
+    tensors: list[Held]
+    own: torch.Tensor
+    ward: int = -1
+    kept: torch.Tensor | None = None
+    work: dist.Work | None = None
+
+    @property
+    def told(self) -> Told:
+        """What other ranks need to know."""
+        return Told(*self.place, self.past.step, -1 if self.work is not None else self.ward)
+
+
+class Choice(NamedTuple):
+    """The copies from which the ranks go on.
+
+    Attributes
+    ----------
+    group, step : int
+    size : int
+        The ranks of that group.
+    stay : tuple of int
+        The rank in that group of each rank.
+    copies : Mapping of int to int
+        Ranks of that group that are gone, and for each the present rank that has its copy.
+    """
+
+    group: int
+    step: int
+    size: int
+    stay: tuple[int, ...]
+    copies: Mapping[int, int]
+
+
+def choose(told: Sequence[Sequence[Told]], shards: int | None) -> Choice | None:
+    """Choose the latest copies that are whole; None if there are none.
+
+    Parameters
+    ----------
+    told : sequence of sequences of Told
+        What each rank has.
+    shards : int or None
+        The ranks that hold a model together; None: all of a group.
+    """
+    keys = {(each.step, each.group) for each in told[0]}
+    for step, group in sorted(keys, reverse=True):
+        found = [
+            next((each for each in mine if (each.step, each.group) == (step, group)), None)
+            for mine in told
+        ]
+        whole = [each for each in found if each is not None]
+        if len(whole) < len(found):
+            continue
+        size, stay = whole[0].size, tuple(each.rank for each in whole)
+        copies = {each.ward: rank for rank, each in enumerate(whole) if each.ward >= 0}
+        each_of = shards or size
+        there = {rank % each_of for rank in stay}
+        gone = {*range(size)} - {*stay}
+        if all(rank % each_of in there or rank in copies for rank in gone):
+            return Choice(
+                group, step, size, stay, {rank: copies[rank] for rank in gone if rank in copies}
+            )
+    return None
+
+
+@dataclass
+class _Layout:
+    """Where the shards of a rank are in its bytes.
+
+    Attributes
+    ----------
+    spans : list of (int, int, int)
+        For each tensor: its first byte, its bytes, its rows.
+    size : int
+        All bytes.
+    """
+
+    spans: list[tuple[int, int, int]] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, rows: int, row_bytes: int) -> None:
+        self.spans.append((self.size, rows * row_bytes, rows))
+        self.size += -(-rows * row_bytes // _ALIGNED) * _ALIGNED
+
+    def views(self, content: torch.Tensor, tensors: Sequence[Held]) -> list[torch.Tensor]:
+        """Return the shards in some bytes."""
+        return [
+            content[start : start + size].view(each.dtype).view(rows, *each.shape[1:])
+            for (start, size, rows), each in zip(self.spans, tensors, strict=True)
+        ]
+
+
+class Copies(Feature):
+    """The copies of a rank.
+
+    Parameters
+    ----------
+    sharding : Sharding
+    """
+
+    def __init__(self, sharding: Sharding) -> None:
+        self._sharding = sharding
+        self._place = Place(0, 1, 0)
+        self._latest: Copy | None = None  # of the present step, or the step that has just ended
+        self._certain: Copy | None = None  # which all ranks have
+        self._former: Copy | None = None  # of a former group, from which this one began
+        self._spare: list[torch.Tensor] = []
+        self._known: tuple[object, list[Held]] | None = None
+        self._commits = 0
+        self._spoilt = False  # whether the shards are not those of a step
+        self._group: dist.ProcessGroup | None = None
+        self._ring: list[int] = []
+
+    # In the course of a step.
+
+    @property
+    def ready(self) -> bool:
+        """Whether the training could go on from a copy that all ranks have."""
+        return self._certain is not None
+
+    def begin(self, past: Past, *, send: bool) -> None:
+        """Copy the shards of this rank, and begin to send them; all ranks call it.
+
+        Parameters
+        ----------
+        past : Past
+            The present.
+        send : bool
+            Whether the ranks can communicate.
+        """
+        latest = self._latest
+        if latest is not None and self._is_latest(past.step):
+            # It may be in another epoch by now.
+            latest.past = past
+            return
+        self._latest = latest = self._copied(past)
+        ranks = self.coordinator.ranks
+        if send and isinstance(ranks, TorchRanks) and self._shards(ranks.size) == ranks.size:
+            self._exchange(latest, ranks)
+
+    def _is_latest(self, step: int) -> bool:
+        latest = self._latest
+        return latest is not None and (latest.place, latest.past.step) == (self._place, step)
+
+    def commit(self) -> None:
+        """Wait until all ranks have the copies of the others; all call it before they step.
+
+        Raises
+        ------
+        RuntimeError
+            The ranks cannot communicate.
+        """
+        latest = self._latest
+        if latest is None:
+            return
+        self._arrive(latest)
+        self._free(self._certain)
+        self._certain, self._latest = latest, None
+        self._commits += 1
+        if self._commits > 1:
+            # A step has been made with the present ranks, from which they would go on.
+            self._free(self._former)
+            self._former = None
+
+    def _arrive(self, copy: Copy) -> None:
+        ranks = self.coordinator.ranks
+        if copy.work is not None and isinstance(ranks, TorchRanks):
+            wait_for(copy.work, ranks.freed)
+            copy.work = None
+        if copy.ward >= 0:
+            # Another one's may not have arrived yet.
+            ranks.smallest(0)
+
+    def works(self) -> list[dist.Work]:
+        """Return the transfers that may not have ended."""
+        return [self._latest.work] if self._latest and self._latest.work is not None else []
+
+    # Between two groups.
+
+    def secure(self, past: Past) -> None:
+        """Make a certain copy of the present, before the ranks change; all ranks call it.
+
+        Parameters
+        ----------
+        past : Past
+        """
+        self.begin(past, send=True)
+        assert self._latest is not None
+        self._arrive(self._latest)
+
+    def keep(self) -> None:
+        """Keep the latest copy until the ranks have made a step with what comes of it."""
+        self._former, self._certain, self._latest = self._latest, None, None
+
+    def hold_on(self, past: Past | None) -> None:
+        """Prepare to go on from a copy, since ranks have died.
+
+        Parameters
+        ----------
+        past : Past or None
+            The present, if the shards are those of it.
+        """
+        self._spoilt |= past is None
+        if past is not None and not self._spoilt and not self._is_latest(past.step):
+            self._latest = self._copied(past)
+
+    def ended(self) -> None:
+        """Find out whether transfers have ended well; they have ended in any case."""
+        latest = self._latest
+        if latest is None or latest.work is None:
+            return
+        if latest.work.is_completed() and not _failed(latest.work):
+            latest.work = None
+        else:
+            latest.work, latest.ward, latest.kept = None, -1, None
+
+    def told(self) -> list[float]:
+        """Return what the others need to know of the copies, as equally many numbers."""
+        epoch = self.loop.place.epoch
+        mine = [
+            copy.told
+            for copy in (self._latest, self._certain, self._former)
+            # The script cannot go back into the epoch before.
+            if copy is not None and copy.past.place.epoch == epoch
+        ]
+        nothing = [Told(-1, 0, 0, -1, -1)] * (_MOST - len(mine))
+        return [float(number) for each in (*mine, *nothing) for number in each]
+
+    def choose(self, numbers: Sequence[Sequence[float]]) -> Choice | None:
+        """Choose a copy by what all ranks have told.
+
+        Parameters
+        ----------
+        numbers : sequence of sequences
+            What :meth:`told` returns on each rank.
+        """
+        width = len(Told._fields)
+        told = [
+            [
+                Told(*map(int, mine[start : start + width]))
+                for start in range(0, len(mine), width)
+                if mine[start] >= 0
+            ]
+            for mine in numbers
+        ]
+        replica = self._shards(0)
+        return choose(told, replica or None)
+
+    def begin_again(self, choice: Choice) -> tuple[Past, Redivision]:
+        """Return the past to which a choice goes back, and the division of its shards anew."""
+        key = choice.group, choice.step
+        copy = next(
+            each
+            for each in (self._latest, self._certain, self._former)
+            if each is not None and (each.place.group, each.past.step) == key
+        )
+        for each in (self._latest, self._certain, self._former):
+            if each is not copy:
+                self._free(each)
+        self._latest = self._certain = None
+        self._former = copy
+        layout = self._layout(copy.tensors, copy.place.rank, copy.place.size)
+        live = {each.names[0]: each.object for each in self.tensors()}
+        change = Redivision(
+            self._sharding.models(),
+            [dataclasses.replace(each, object=live[each.names[0]]) for each in copy.tensors],
+            choice.size,
+            self.coordinator.ranks.size,
+            choice.stay,
+            choice.copies,
+            layout.views(copy.own, copy.tensors),
+        )
+        if copy.ward in choice.copies and copy.kept is not None:
+            there = self._layout(copy.tensors, copy.ward, copy.place.size)
+            change.hold(copy.ward, there.views(copy.kept, copy.tensors))
+        return copy.past, change
+
+    def divided(self, number: int) -> None:
+        """Take note that the shards are divided over the present ranks.
+
+        Parameters
+        ----------
+        number : int
+            That of their group.
+        """
+        ranks = self.coordinator.ranks
+        self._place = Place(number, ranks.size, ranks.rank)
+        self._known, self._commits, self._spoilt = None, 0, False
+
+    def connected(self, group: dist.ProcessGroup | None, ring: list[int]) -> None:
+        """Take a group into use for the copies.
+
+        Parameters
+        ----------
+        group : ProcessGroup or None
+        ring : list of int
+            All ranks; each sends its copy to the next one.
+        """
+        self._group, self._ring = group, ring
+
+    # The shards, and their bytes.
+
+    def why_not(self) -> str:
+        """Return why no copy is whole; empty if they are."""
+        models = [each.model for each in self._sharding.models()]
+        if all(is_sharded(each) or not each.requires_grad for m in models for each in m.parameters()):
+            return ""
+        return "some parameters of a sharded model are not sharded"
+
+    def tensors(self) -> list[Held]:
+        """Return the sharded tensors, some of which an optimizer makes in its first step.
+
+        Raises
+        ------
+        ValueError
+            There are tensors that cannot be divided anew.
+        """
+        state = self._sharding.state
+        signature = tuple(
+            id(value)
+            for optimizer in state.optimizers()
+            for each in optimizer.state.values()
+            for value in each.values()
+            if is_sharded(value)
+        )
+        if self._known is None or self._known[0] != signature:
+            self._known = signature, held(state, self._sharding.models())
+        return self._known[1]
+
+    def _shards(self, ranks: int) -> int:
+        return next((model.shards(ranks) for model in self._sharding.models()), ranks)
+
+    def _layout(self, tensors: Sequence[Held], rank: int, size: int) -> _Layout:
+        layout = _Layout()
+        shards = self._shards(size)
+        for each in tensors:
+            division = Division(size, shards if each.divided else 1)
+            layout.add(len(division.rows(rank, each.shape[0])), each.row_bytes)
+        return layout
+
+    def _copied(self, past: Past) -> Copy:
+        tensors = self.tensors()
+        layout = self._layout(tensors, self._place.rank, self._place.size)
+        own = self._memory(layout.size)
+        for view, each in zip(layout.views(own, tensors), tensors, strict=True):
+            assert each.object is not None
+            view.copy_(each.object._local_tensor.detach())
+        return Copy(self._place, past, tensors, own)
+
+    def _exchange(self, copy: Copy, ranks: TorchRanks) -> None:
+        """Begin to send the own bytes to the next rank, and to receive those of the one before."""
+        at = self._ring.index(ranks.rank)
+        before, after = self._ring[at - 1], self._ring[(at + 1) % len(self._ring)]
+        expected = self._layout(copy.tensors, before, ranks.size).size
+        copy.ward, copy.kept = before, self._memory(expected)
+        coming, going = ([0] * ranks.size for _ in range(2))
+        coming[before], going[after] = expected, len(copy.own)
+        copy.work = dist.all_to_all_single(
+            copy.kept, copy.own, coming, going, group=self._group, async_op=True
+        )
+
+    def _memory(self, size: int) -> torch.Tensor:
+        for place, each in enumerate(self._spare):
+            if len(each) == size:
+                return self._spare.pop(place)
+        self._spare.clear()
+        return torch.empty(size, dtype=torch.uint8)
+
+    def _free(self, copy: Copy | None) -> None:
+        """Let memory be used again."""
+        if copy is not None and copy.work is None:
+            self._spare = [each for each in (copy.own, copy.kept) if each is not None]
+
+
+def _failed(work: dist.Work) -> bool:
+    try:
+        work.wait()
+    except RuntimeError:
+        return True
+    return False
