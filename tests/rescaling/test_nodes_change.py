@@ -182,10 +182,14 @@ def test_a_lost_node_costs_the_steps_since_the_last_checkpoint(spread: Any) -> N
 
 
 @pytest.mark.cases(2)
-@pytest.mark.parametrize("lost", [[2], [1, 2], [1]], ids=str)
-def test_nodes_that_are_lost_without_notice_cost_one_step(spread: Any, lost: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("lost", "kind"), [([2], ()), ([1, 2], ()), ([1], ()), ([1], ("--shard",))], ids=str
+)
+def test_nodes_that_are_lost_without_notice_cost_one_step(
+    spread: Any, lost: list[int], kind: tuple[str, ...]
+) -> None:
     """The others go on with the step in which they went, in the same processes."""
-    training = spread("--pause", "0.05", nodes=3)
+    training = spread("--pause", "0.05", *kind, nodes=3)
     wait_for(lambda: together(training, 3), "three ranks that train")
     training.lose(*lost)
     stay = [node for node in training.nodes if node not in lost]

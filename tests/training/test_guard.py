@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,12 +72,19 @@ class Stage:
             member=member, models=[Parallel(self.model)], state=TorchState(objects)
         )
         self.followed, self.why = Followed(), ""
-        self.guard, self.loop = Guard(self.framework, self.followed, lambda: self.why), Loop()
-        coordinator = Coordinator()
-        coordinator.ranks.size = 2
-        self.guard.attach(coordinator, self.loop)
+        self.coordinator = Coordinator()
+        self.coordinator.ranks.size = 2
+        self.guarded(lambda: self.why)
         self.guard.began()
         self.step()
+
+    def guarded(self, why_not: Callable[[], str]) -> None:
+        """Begin with another guard."""
+        self.loop = self.framework.loop = Loop()
+        self.framework.coordinator = self.coordinator
+        whole: Any = SimpleNamespace(copies=None)
+        self.guard = Guard(self.framework, whole, self.followed, why_not)
+        self.guard.attach(self.coordinator, self.loop)
 
     cuts = 0
 
@@ -245,10 +253,7 @@ def test_no_rank_on_a_gpu_is_replaced(tmp_path: Path, device: str, replaces: boo
 def test_a_rank_that_has_just_joined_catches_what_the_others_do() -> None:
     """They go on without ranks that die already; so its first step can be made again, too."""
     stage = Stage()
-    stage.guard, stage.loop = Guard(stage.framework, stage.followed, lambda: ""), Loop()
-    coordinator = Coordinator()
-    coordinator.ranks.size = 2
-    stage.guard.attach(coordinator, stage.loop)
+    stage.guarded(lambda: "")
     stage.guard.began()
     stage.framework.member.mending = True
     before = stage.all()
