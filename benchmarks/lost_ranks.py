@@ -16,8 +16,11 @@ longest step while the new rank joined, less the median step.
 each has one; both ways are trained by turns, and each pair of neighbours says how much longer a
 step takes with it. What is judged is the mean of the pairs and its standard error.
 
+With ``--shard`` the model is one of FSDP2, whose ranks have copies of each other's shards, and the
+other two ways are left out.
+
 Run: ``python benchmarks/lost_ranks.py [--quick] [--parameters 25000000] [--times 3] [--turns 8]
-[--torchft DIR]``; with ``--times 0`` the overhead alone.
+[--torchft DIR | --shard [--every 1]]``; with ``--times 0`` the overhead alone.
 """
 
 from __future__ import annotations
@@ -61,16 +64,17 @@ class Death(NamedTuple):
 class Bench:
     """One training, in a directory of its own."""
 
-    def __init__(self, directory: Path, parameters: int) -> None:
+    def __init__(self, directory: Path, parameters: int, *more: str) -> None:
         self.directory = directory
         self.parameters = parameters
+        self._more = more
         self.accounts = directory / "accounts"
         self.accounts.mkdir(parents=True)
 
     def train(self, *more: str) -> list[str]:
         """The command of a rank, after the interpreter."""
         size = ["--parameters", str(self.parameters), "--accounts", str(self.accounts)]
-        return [str(TRAIN), *size, *more]
+        return [str(TRAIN), *size, *self._more, *more]
 
     def steady(self, since_s: float = 0.0) -> list[Line]:
         """Wait until all ranks have made some steps since then; all of them."""
@@ -230,12 +234,14 @@ def step_of(bench: Bench, replace: int, steps: int) -> float:
     return found
 
 
-def overhead(directory: Path, parameters: int, turns: int, steps: int) -> Iterator[str]:
+def overhead(
+    directory: Path, parameters: int, turns: int, steps: int, kind: Sequence[str]
+) -> Iterator[str]:
     """The lines about overhead."""
     more, last_s = [], 0.0
     for turn in range(turns + 1):
         replace = 9 * (turn % 2)
-        step_s = step_of(Bench(directory / f"overhead-{turn}", parameters), replace, steps)
+        step_s = step_of(Bench(directory / f"overhead-{turn}", parameters, *kind), replace, steps)
         if turn:
             with_s, without_s = (step_s, last_s) if replace else (last_s, step_s)
             more.append(with_s / without_s - 1)
@@ -264,18 +270,24 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--turns", type=int, default=8, help="pairs of trainings for the overhead")
     parser.add_argument("--torchft", type=Path, help="directory where torchft is installed")
+    parser.add_argument("--shard", action="store_true", help="a model of FSDP2")
+    parser.add_argument("--every", default="1", help="steps from one copy of shards to the next")
     args = parser.parse_args()
+    kind = ("--shard",) if args.shard else ()
+    os.environ["COPY_EVERY"] = args.every
     parameters, times = (100_000, 1) if args.quick else (args.parameters, args.times)
     with tempfile.TemporaryDirectory(prefix="b-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         print(f"{parameters} parameters, {RANKS} ranks, Adam, gloo; {times} deaths each")
         print(f"{'':10} {'step':>7} {'lost s: median (range)':>24} {'again':>6} {'joined s':>20}")
         ways: dict[str, Callable[[], list[Death]]] = {
-            "replaced": lambda: replaced(Bench(directory / "replaced", parameters), times),
+            "replaced": lambda: replaced(Bench(directory / "replaced", parameters, *kind), times),
             "elastic": lambda: elastic(Bench(directory / "elastic", parameters), times),
         }
         if not times:
             ways.clear()
+        elif args.shard:
+            del ways["elastic"]
         elif args.torchft:
             bench = Bench(directory / "torchft", parameters)
             ways["torchft"] = lambda: torchft(bench, times, args.torchft.absolute())
@@ -294,7 +306,7 @@ def main() -> None:
                 print(f"{'':10} at most {GOAL_S:g} s and {GOAL_STEPS} step: "
                       f"{'reached' if reached else 'MISSED'}")  # fmt: skip
         turns, steps = (1, 40) if args.quick else (args.turns, 60)
-        for line in overhead(directory, parameters, turns, steps):
+        for line in overhead(directory, parameters, turns, steps, kind):
             print(line)
 
 

@@ -76,7 +76,10 @@ def peak_bytes() -> int:
 
 def with_session(training: Training) -> None:
     """As a user of hpcext writes it."""
-    session = Session(model=training.model, optimizer=training.optimizer, seed=1)
+    every = int(os.environ.get("COPY_EVERY", "1"))
+    session = Session(
+        model=training.model, optimizer=training.optimizer, seed=1, copy_every_steps=every
+    )
     net = session.parallel(training.model)
     batches = session.batch_sampler(training.data, global_batch=GLOBAL_BATCH)
     loader = DataLoader(training.data, batch_sampler=batches)

@@ -18,7 +18,7 @@ one group by the next, in this order:
 If ranks of this group die, those that are left may form a group of their own, a *repair*:
 
 ==========================  =========  =======================================================
-``mends``                   rank 0     the others go on without ranks that die
+``mends``                   rank 0     the others go on without ranks that die, by how many
 ``group.json``              launcher   the group of those that are left
 ``formed.json``             rank 0     it has done its first step
 ``cut-NUMBER``              any rank   it cannot communicate any more
@@ -239,9 +239,15 @@ class Rendezvous:
             document.get("of"),
         )
 
-    def mends(self) -> None:
-        """Announce that the others go on without a rank that dies."""
-        (self.directory / _MENDS).touch()
+    def mends(self, multiple: int = 1) -> None:
+        """Announce that the others go on without a rank that dies.
+
+        Parameters
+        ----------
+        multiple : int
+            What their number must be a multiple of.
+        """
+        documents.write_file(self.directory / _MENDS, str(multiple).encode(), durable=False)
 
     def cut(self, number: int) -> None:
         """Announce that ranks of this group cannot communicate any more, before it is known why."""
@@ -285,6 +291,13 @@ class Rendezvous:
     def can_mend(self) -> bool:
         """Return whether the others go on without a rank that dies."""
         return self._has(_MENDS)
+
+    def multiple(self) -> int:
+        """Return what the number of those that go on must be a multiple of."""
+        with contextlib.suppress(OSError):
+            # A training of an earlier release says nothing.
+            return whole((self.directory / _MENDS).read_bytes().decode(errors="replace")) or 1
+        return 1
 
     def propose(self, group: Group) -> None:
         """Propose a group whose ranks are all ready, so that the present one may change into it."""

@@ -29,8 +29,9 @@ from typing import Any, NoReturn
 from ports import free_port
 
 from hpcext import protocol
-from hpcext.launch import command
+from hpcext.launch import command, tree
 from hpcext.launch import ranks as launcher
+from hpcext.process import Process
 
 WAIT_S = 240.0
 
@@ -264,9 +265,17 @@ def run_ranks(argv: Sequence[str], ranks: int) -> NoReturn:
 
 def launch(argv: Sequence[str], ranks: int, replace: int | None) -> NoReturn:
     """Be the launcher; its ranks are forks and not other programs, all else is its own."""
+    # The environment of a fork is that of its parent, for all that proc(5) says.
+    forks: dict[str, int] = {}
+    marked = tree.marked
+
+    def marked_too(marks: Collection[str]) -> list[Process]:
+        pids = [forks[mark] for mark in marks if mark in forks]
+        return [*marked(marks), *filter(None, map(Process.of, pids))]
 
     def start(argv: Sequence[str], environ: Mapping[str, str], **how: Any) -> int:
         pid = fork(**how)
+        forks[f"HPCEXT_RANK={environ['HPCEXT_RANK']}"] = pid
         if pid == 0:
             os.environ.clear()
             os.environ.update(environ)
@@ -276,6 +285,7 @@ def launch(argv: Sequence[str], ranks: int, replace: int | None) -> NoReturn:
         return pid
 
     command.start = start  # type: ignore[assignment]
+    tree.marked = marked_too
     code = launcher.launch(argv, ranks, protocol.environ(), replace=replace)
     sys.stderr.flush()
     os._exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,3 +82,28 @@ class Change:
     asked: bool = False
     gpus: tuple[str, ...] = ()
     had: tuple[str, ...] = ()
+
+
+def leaving(size: int, lost: Collection[int], multiple: int) -> set[int]:
+    """Return which ranks leave because others are lost, so that whole replicas are left.
+
+    Parameters
+    ----------
+    size : int
+        The ranks before.
+    lost : collection of int
+    multiple : int
+        Ranks that hold the model together; each one's remainder says which part of it it has.
+    """
+    left = [rank for rank in range(size) if rank not in lost]
+    broken = {rank // multiple for rank in lost}
+    # Rather those whose replica is not whole; not the first, and none that alone has its part.
+    order = sorted(left[1:], key=lambda rank: (rank // multiple not in broken, -rank))
+    found: set[int] = set()
+    for rank in order:
+        if not (len(left) - len(found)) % multiple:
+            break
+        same = [other for other in left if other % multiple == rank % multiple]
+        if len({*same} - found) > 1:
+            found.add(rank)
+    return found

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcext import documents, protocol
 from hpcext.launch import command, stderr, tree
-from hpcext.launch.change import Change, Request
+from hpcext.launch.change import Change, Request, leaving
 from hpcext.launch.node_ranks import REMIND_S, NodeRanks, Place, how_ended
 from hpcext.process import Process
 from hpcext.rendezvous import REPAIRS, Group
@@ -96,6 +96,8 @@ class FirstNode(NodeRanks):
             self._give_up(f"a new rank ended with {how_ended(code)} before it was ready")
         elif code == protocol.EXIT_SUSPENDED:
             self._code = self._code or code
+        elif code != 0 and place.number <= self._number and place.rank in self._lost:
+            self._sweep(place.mark)
         elif code != 0:
             if self._replaces(place, code):
                 self._lose(place, code)
@@ -349,7 +351,16 @@ class FirstNode(NodeRanks):
         """Tell the ranks that are left that they form a group, once all deaths are known."""
         if self._repair_s is None or time.monotonic() < self._repair_s:
             return
-        stay = tuple(rank for rank in range(len(self.nodes)) if rank not in self._lost)
+        multiple, size = self.rendezvous.multiple(), len(self.nodes)
+        further = leaving(size, self._lost, multiple)
+        if size - len(self._lost) < multiple:
+            stderr.say(f"launch: {multiple} ranks hold the model together, and fewer are left")
+            self._end(1)
+            return
+        # They hold no whole model without those that have died, and are replaced with them.
+        self._missing += len(further) if self._missing else 0
+        self._lost |= further
+        stay = tuple(rank for rank in range(size) if rank not in self._lost)
         group = Group(self._number + 1, len(stay), stay, repairs=True, of=self._formed)
         try:
             self.rendezvous.propose(group)

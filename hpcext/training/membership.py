@@ -142,15 +142,20 @@ class Membership(abc.ABC):
         """Whether ranks that die are replaced, if the others can go on without them."""
         return self._rendezvous.replaces
 
-    def mends(self) -> None:
+    def mends(self, multiple: int = 1) -> None:
         """Announce, on rank 0, that the others go on without a rank that dies.
+
+        Parameters
+        ----------
+        multiple : int
+            What their number must be a multiple of.
 
         Raises
         ------
         OSError
             The file cannot be written.
         """
-        self._rendezvous.mends()
+        self._rendezvous.mends(multiple)
 
     @property
     def far(self) -> bool:

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -38,7 +39,7 @@ def tails(training: Training) -> dict[int, list[dict[str, Any]]]:
 def together(training: Training, size: int, after: float = 0.0) -> dict[int, int]:
     """Rank → pid, once so many have made some steps together."""
     found = tails(training)
-    made = [[line for line in lines if line["size"] == size] for lines in found.values()]
+    made = [[line for line in lines if line["size"] == size] for lines in found.values() if lines]
     if len(made) != size or any(len(lines) < 3 or lines[-1]["at"] < after for lines in made):
         return {}
     return {lines[-1]["rank"]: lines[-1]["pid"] for lines in made}
@@ -66,9 +67,11 @@ def end(training: Training) -> str:
 def counted(account: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The lines of steps that count: of each step those of the last time that it was made."""
     made: dict[int, int] = {}
+    last: dict[tuple[int, int], dict[str, Any]] = {}
     for line in sorted(account, key=lambda line: line["at"]):
         made[line["step"]] = line["size"]
-    return [line for line in account if line["size"] == made[line["step"]]]
+        last[line["step"], line["rank"]] = line
+    return [line for line in last.values() if line["size"] == made[line["step"]]]
 
 
 def once(training: Training) -> None:
@@ -117,6 +120,33 @@ def test_the_others_go_on_with_the_shards_of_a_lost_rank(
     said = end(training)
     once(training)
     assert f"rank 1 of {size} was lost; the other {size - 1} went on from step" in said
+    is_as_undisturbed(training, tmp_path, "--shard")
+
+
+def test_copies_of_shards_that_are_made_seldom(start: Any, tmp_path: Path) -> None:
+    """The steps since the last one are made again."""
+    training = start("--shard", "--copies", "7", *STEPS, size=3, replace=1)
+    wait_for(lambda: len(training.account()) > 100, "steps")
+    kill(training, 1, size=3)
+    wait_for(lambda: ordered(training) == [3, 2, 3], "a new rank")
+    said = end(training)
+    once(training)
+    (step,) = re.findall("the other 2 went on from step ([0-9]+)", said)
+    # The first steps of an epoch, and of a group, have copies, too.
+    assert int(step) % 7 == 0 or int(step) % 25 == 0
+    assert len({line["size"] for line in training.account() if line["step"] == int(step)}) == 2
+    is_as_undisturbed(training, tmp_path, "--shard")
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_rank_that_dies_takes_its_replica_along(start: Any, tmp_path: Path, rank: int) -> None:
+    """Two ranks hold the model together; they are replaced together. The first one stays."""
+    training = start("--shard", "--replica", "2", *STEPS, size=4, replace=1)
+    kill(training, rank, size=4)
+    wait_for(lambda: ordered(training) == [4, 2, 4], "two new ranks")
+    said = end(training)
+    once(training)
+    assert f"rank {rank} of 4 ended with signal 9; the others go on without it" in said
     is_as_undisturbed(training, tmp_path, "--shard")
 
 
@@ -273,9 +303,7 @@ def test_kills_at_any_time(start: Any, tmp_path: Path, kills: int, batch: str) -
 @pytest.mark.parametrize(
     ("kills", "batch"), [(40, "12"), (40, "300"), (500, "12")], ids=["", "epochs of a step", "500"]
 )
-def test_kills_of_a_sharded_training(
-    start: Any, tmp_path: Path, kills: int, batch: str
-) -> None:
+def test_kills_of_a_sharded_training(start: Any, tmp_path: Path, kills: int, batch: str) -> None:
     """New ones die at any time, also while they get shards; of the others one after the other.
 
     Two that die at once would end all if one has the only copy of the other's shards.
@@ -288,7 +316,7 @@ def test_kills_of_a_sharded_training(
     while done < kills:
         time.sleep(chance.choice([0.02, 0.2, 1.0, 3.0]) * chance.random())
         assert training.process.poll() is None, training.wait()
-        trained = tails(training)
+        trained = {pid: lines for pid, lines in tails(training).items() if lines}
         steady = any(together(training, size, at) for size in (1, 2, 3, 4))
         with contextlib.suppress(psutil.NoSuchProcess):
             found = [each for each in launcher.children() if each.pid != first]

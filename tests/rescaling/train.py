@@ -70,6 +70,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=0, help="of the loader")
     parser.add_argument("--shard", action="store_true")
     parser.add_argument("--replica", type=int, help="ranks that hold the model together")
+    parser.add_argument("--copies", type=int, default=1, help="steps from one to the next")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--validate", action="store_true", help="after each epoch, slowly")
     parser.add_argument("--leave", type=int, help="step after which the epoch is left")
@@ -114,6 +115,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915
         learning_rate=None if args.adapt else "linear",
         checkpoint_every_s=None,
         checkpoint_every_steps=10,
+        copy_every_steps=args.copies,
     )
     if args.adapt:
         session.adapt(args.adapt, max_batch_size=2 * args.adapt, every_s=0.1)

@@ -57,6 +57,9 @@ class Session(Balances, BaseSession):
         :class:`~hpcext.training.learning_rate.Rescale`. By default they do not change.
     warm_up : int
         Steps over which a larger learning rate is reached.
+    copy_every_steps : int
+        Steps between two copies of a sharded model in the memory of other ranks, from which it goes
+        on when ranks die, if they are replaced: so many steps may be made again.
     on_resize : iterable of callables
         Called with this session on every rank when the number of ranks has changed in place.
     **options
@@ -83,12 +86,15 @@ class Session(Balances, BaseSession):
         deterministic: bool = False,
         learning_rate: Rule | None = None,
         warm_up: int = 0,
+        copy_every_steps: int = 1,
         on_resize: Iterable[Callable[[Session], object]] = (),
         **options: Any,
     ) -> None:
+        if copy_every_steps < 1:
+            raise ValueError(f"copy_every_steps={copy_every_steps}: at least 1")
         self._torch = Torch(deterministic=deterministic)
         self.device = self._torch.device
-        self._sharding = Sharding(self._torch)
+        self._sharding = Sharding(self._torch, copy_every_steps)
         self.rates = LearningRates(self._torch, Rates(learning_rate, warm_up))
         self._guard = Guard(self._torch, self._sharding, self.rates, self._why_not_again)
         self._torch.guard = self._guard

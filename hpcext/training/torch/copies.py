@@ -1,10 +1,11 @@
 """Copies of the shards of a training, from which it goes on when ranks die.
 
-Before each step a rank copies its shards, and sends that copy to another rank, on another node if
-there is one, while the step is computed. Before the optimizers step, all ranks have got theirs; from
-then on that copy is the one to go back to, until the next one is everywhere. So a copy of the same
-step is always on all ranks, and that of a rank that has died on one that lives. It costs the memory
-of four shards: two copies of the own one, two of another rank's.
+Before each step, or some, a rank copies its shards, and sends that copy to another rank, on another
+node if there is one, while the step is computed. Before the optimizers step, all ranks have theirs;
+from then on that copy is the one to go back to, until the next one is everywhere. So a copy of the
+same step is always on all ranks, and that of a rank that has died on one that lives. It costs the
+memory of four shards: two copies of the own one, two of another rank's. Where several ranks have
+the same shard (HSDP), nothing is sent.
 
 Ranks may die while the others divide the shards anew. The copy from which these began is kept until
 a step is made with what has come of it.
@@ -13,15 +14,15 @@ a step is made with what has come of it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from hpcext.training.feature import Feature
 from hpcext.training.redistribution import Division
+from hpcext.training.restart_copies import Choice, Place, Told, choose
 from hpcext.training.torch.division import Held, Redivision, held
 from hpcext.training.torch.past import Past
 from hpcext.training.torch.ranks import TorchRanks, wait_for
@@ -31,39 +32,6 @@ from hpcext.training.torch.state import is_sharded
 _ALIGNED = 64
 _MOST = 3
 """How many copies a rank may have: of the present step, of the last one, of a former group."""
-
-
-class Place(NamedTuple):
-    """The place of a rank in a group.
-
-    Attributes
-    ----------
-    group, size, rank : int
-    """
-
-    group: int
-    size: int
-    rank: int
-
-
-class Told(NamedTuple):
-    """What a rank tells the others of one of its copies.
-
-    Attributes
-    ----------
-    group, size, rank : int
-        The rank's place when it was made.
-    step : int
-        The steps that had been made.
-    ward : int
-        The rank of which it has a copy, too; -1 for none.
-    """
-
-    group: int
-    size: int
-    rank: int
-    step: int
-    ward: int
 
 
 @dataclass
@@ -99,58 +67,6 @@ class Copy:
         return Told(*self.place, self.past.step, -1 if self.work is not None else self.ward)
 
 
-class Choice(NamedTuple):
-    """The copies from which the ranks go on.
-
-    Attributes
-    ----------
-    group, step : int
-    size : int
-        The ranks of that group.
-    stay : tuple of int
-        The rank in that group of each rank.
-    copies : Mapping of int to int
-        Ranks of that group that are gone, and for each the present rank that has its copy.
-    """
-
-    group: int
-    step: int
-    size: int
-    stay: tuple[int, ...]
-    copies: Mapping[int, int]
-
-
-def choose(told: Sequence[Sequence[Told]], shards: int | None) -> Choice | None:
-    """Choose the latest copies that are whole; None if there are none.
-
-    Parameters
-    ----------
-    told : sequence of sequences of Told
-        What each rank has.
-    shards : int or None
-        The ranks that hold a model together; None: all of a group.
-    """
-    keys = {(each.step, each.group) for each in told[0]}
-    for step, group in sorted(keys, reverse=True):
-        found = [
-            next((each for each in mine if (each.step, each.group) == (step, group)), None)
-            for mine in told
-        ]
-        whole = [each for each in found if each is not None]
-        if len(whole) < len(found):
-            continue
-        size, stay = whole[0].size, tuple(each.rank for each in whole)
-        copies = {each.ward: rank for rank, each in enumerate(whole) if each.ward >= 0}
-        each_of = shards or size
-        there = {rank % each_of for rank in stay}
-        gone = {*range(size)} - {*stay}
-        if all(rank % each_of in there or rank in copies for rank in gone):
-            return Choice(
-                group, step, size, stay, {rank: copies[rank] for rank in gone if rank in copies}
-            )
-    return None
-
-
 @dataclass
 class _Layout:
     """Where the shards of a rank are in its bytes.
@@ -184,10 +100,13 @@ class Copies(Feature):
     Parameters
     ----------
     sharding : Sharding
+    every : int
+        Steps between two copies.
     """
 
-    def __init__(self, sharding: Sharding) -> None:
+    def __init__(self, sharding: Sharding, every: int) -> None:
         self._sharding = sharding
+        self._every = every
         self._place = Place(0, 1, 0)
         self._latest: Copy | None = None  # of the present step, or the step that has just ended
         self._certain: Copy | None = None  # which all ranks have
@@ -205,6 +124,11 @@ class Copies(Feature):
     def ready(self) -> bool:
         """Whether the training could go on from a copy that all ranks have."""
         return self._certain is not None
+
+    def step_begins(self, past: Past, *, send: bool) -> None:
+        """Make a copy if one is due, as :meth:`begin` does."""
+        if not self.ready or self._is_latest(past.step) or past.step % self._every == 0:
+            self.begin(past, send=send)
 
     def begin(self, past: Past, *, send: bool) -> None:
         """Copy the shards of this rank, and begin to send them; all ranks call it.
@@ -331,8 +255,7 @@ class Copies(Feature):
             ]
             for mine in numbers
         ]
-        replica = self._shards(0)
-        return choose(told, replica or None)
+        return choose(told, self.replica if self.replica > 1 else None)
 
     def begin_again(self, choice: Choice) -> tuple[Past, Redivision]:
         """Return the past to which a choice goes back, and the division of its shards anew."""
@@ -388,10 +311,17 @@ class Copies(Feature):
 
     # The shards, and their bytes.
 
+    @property
+    def replica(self) -> int:
+        """How many ranks hold a model together at least; 1 if it is as many as there are."""
+        return max((model.replica or 1 for model in self._sharding.models()), default=1)
+
     def why_not(self) -> str:
         """Return why no copy is whole; empty if they are."""
         models = [each.model for each in self._sharding.models()]
-        if all(is_sharded(each) or not each.requires_grad for m in models for each in m.parameters()):
+        if all(
+            is_sharded(each) or not each.requires_grad for m in models for each in m.parameters()
+        ):
             return ""
         return "some parameters of a sharded model are not sharded"
 

@@ -188,21 +188,26 @@ class Member(Membership):
             self._note(before, found)
         return found
 
-    def surviving(self) -> dist.ProcessGroup | None:
-        """Connect the ranks for the layers of a sharded model; all ranks of the group call it.
+    def surviving(self, parts: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+        """Connect ranks for the layers of a sharded model; all ranks of the group call it.
+
+        Parameters
+        ----------
+        parts : sequence of sequences of int
+            The ranks of each group.
 
         Returns
         -------
-        ProcessGroup or None
-            One whose operations do nothing in a step that a dead rank has broken; None where ranks
-            that die are not replaced, or there are no others.
+        ProcessGroup
+            That of this rank, whose operations do nothing in a step that a dead rank has broken.
         """
-        if not self.replaces or dist.get_world_size() == 1:
-            return None
-        group = self.subgroup(range(dist.get_world_size()), backend=register())
-        assert isinstance(group, Surviving)
-        group.survivor, group.freed = self.survivor, self._freed
-        return group
+        backend, mine = register(), None
+        for ranks in parts:
+            group = self.subgroup(ranks, backend)
+            mine = group if isinstance(group, Surviving) else mine
+        assert mine is not None
+        mine.survivor, mine.freed = self.survivor, self._freed
+        return mine
 
     def survive(self, survivor: Survivor) -> None:
         """Ask an object about errors in the layers of sharded models."""

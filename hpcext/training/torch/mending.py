@@ -158,7 +158,7 @@ class Guard(Feature):
             self._before = past = self.recorder.present()
             copies = self._sharding.copies
             if copies is not None:
-                self._try(lambda: copies.begin(past, send=not self.broken))
+                self._try(lambda: copies.step_begins(past, send=not self.broken))
             if copies is None or copies.ready:
                 self._announce()
 
@@ -181,7 +181,8 @@ class Guard(Feature):
             return
         with contextlib.suppress(OSError):
             if self.coordinator.ranks.rank == 0:
-                member.mends()
+                copies = self._sharding.copies
+                member.mends(1 if copies is None else copies.replica)
             self._announced = True
             self._begin_to_watch(member)
 

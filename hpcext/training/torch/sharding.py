@@ -41,6 +41,8 @@ class Sharding(Feature):
     Parameters
     ----------
     framework : Torch
+    copy_every : int
+        Steps between two copies of the shards, if ranks that die are replaced.
 
     Attributes
     ----------
@@ -50,8 +52,9 @@ class Sharding(Feature):
         Whether others had begun the next epoch already when a rank died, at the end of this one.
     """
 
-    def __init__(self, framework: Torch) -> None:
+    def __init__(self, framework: Torch, copy_every: int) -> None:
         self._framework = framework
+        self._copy_every = copy_every
         self.copies: Copies | None = None
         self.is_behind = False
         self._shards: Shards | None = None
@@ -205,7 +208,7 @@ class Sharding(Feature):
             return
         from hpcext.training.torch.copies import Copies  # noqa: PLC0415
 
-        self.copies = Copies(self)
+        self.copies = Copies(self, self._copy_every)
         self.copies.attach(self.coordinator, self.loop)
         if not member.joining:
             self._connect_copies()
@@ -341,7 +344,7 @@ def shard(
     member = _join_ranks(device)
     # A new rank is alone until the others send it its shards.
     joining = member is not None and member.joining
-    connect = None if member is None else member.surviving
+    connect = member.surviving if member is not None and member.replaces else None
     wrapped = Wrapped(model, layers, replica_ranks, options, alone=joining, connect=connect)
     # Parameters on the meta device get memory later, each rank for its own shards.
     if not any(parameter.is_meta for parameter in model.parameters()):

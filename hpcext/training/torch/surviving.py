@@ -84,7 +84,6 @@ class Surviving(dist.ProcessGroup):
         fill()
         return _Ended()
 
-
     def _reduce_scatter(self, output: torch.Tensor, whole: torch.Tensor, options: Any) -> dist.Work:
         """Reduce all of it, as gloo does here, but in an operation that need not be waited for."""
         sums, how = whole.reshape(-1).clone(), dist.AllreduceOptions()

@@ -12,7 +12,7 @@ import functools
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -66,7 +66,8 @@ class Wrapped:
     alone : bool
         Whether this process holds all shards for now, until it joins other ranks.
     connect : callable, optional
-        Connects its ranks, and returns their group; None: the group of the whole process.
+        Connects ranks, given those of each group, and returns that of this rank; by default groups
+        are those that PyTorch makes.
 
     Raises
     ------
@@ -82,7 +83,7 @@ class Wrapped:
         options: Mapping[str, Any],
         *,
         alone: bool = False,
-        connect: Callable[[], dist.ProcessGroup | None] | None = None,
+        connect: Callable[[Sequence[Sequence[int]]], dist.ProcessGroup] | None = None,
     ) -> None:
         if replica is not None and options.get("mesh") is not None:
             raise ValueError("shard(): a mesh has its own replicas; give mesh or replica_ranks")
@@ -109,7 +110,7 @@ class Wrapped:
 
     def shards(self, ranks: int) -> int:
         """Return how many shards a tensor has with so many ranks."""
-        return self.replica or ranks
+        return ranks if self.replica is None else self.replica
 
     def why_not(self, device: torch.device, ranks: int | None) -> str:
         """Return why it cannot be wrapped again; empty if it can.
@@ -162,26 +163,27 @@ class Wrapped:
             The number of ranks is no multiple of those of a replica.
         """
         mesh, ranks = self._options.get("mesh"), dist.get_world_size()
-        if mesh is None and self.replica is not None:
-            mesh = self._replicas(device, 1 if self._alone else self.replica, ranks)
-        elif mesh is None:
-            group = None if self._connect is None else self._connect()
-            mesh = (
-                init_device_mesh(device.type, (ranks,))
-                if group is None
-                else DeviceMesh.from_group(group, device.type)
-            )
+        if mesh is None:
+            alone = self._alone or self.replica is None
+            mesh = self._mesh(device, ranks, ranks if alone else self.shards(ranks))
         self.mesh, self._alone = mesh, False
 
-    @staticmethod
-    def _replicas(device: torch.device, replica: int | None, ranks: int) -> DeviceMesh:
-        if not replica or replica < 1 or ranks % replica:
+    def _mesh(self, device: torch.device, ranks: int, shards: int) -> DeviceMesh:
+        if shards < 1 or ranks % shards:
             raise ValueError(
-                f"shard(replica_ranks={replica}): it must divide the number of ranks, {ranks}; "
-                f"in a job file, gpus = {{max = ..., multiple = {replica}}} has it get no others"
+                f"shard(replica_ranks={shards}): it must divide the number of ranks, {ranks}; "
+                f"in a job file, gpus = {{max = ..., multiple = {shards}}} has it get no others"
             )
-        shape = (ranks // replica, replica)
-        return init_device_mesh(device.type, shape, mesh_dim_names=("replicate", "shard"))
+        numbers = torch.arange(ranks).view(-1, shards)
+        names = None if self.replica is None else ("replicate", "shard")
+        if self._connect is None or ranks == 1:
+            shape = (ranks,) if names is None else tuple(numbers.shape)
+            return init_device_mesh(device.type, shape, mesh_dim_names=names)
+        groups = [self._connect(numbers.tolist())]
+        if names is None:
+            return DeviceMesh.from_group(groups[0], device.type)
+        groups.insert(0, self._connect(numbers.T.tolist()))
+        return DeviceMesh.from_group(groups, device.type, numbers, mesh_dim_names=names)
 
     def placements(self, *, divided: bool) -> tuple[Replicate | Shard, ...]:
         """Return how a tensor lies on the mesh."""
