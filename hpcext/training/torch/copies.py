@@ -125,7 +125,7 @@ class Copies(Feature):
         """Whether the training could go on from a copy that all ranks have."""
         return self._certain is not None
 
-    def step_begins(self, past: Past, *, send: bool) -> None:
+    def copy_if_due(self, past: Past, *, send: bool) -> None:
         """Make a copy if one is due, as :meth:`begin` does."""
         if not self.ready or self._is_latest(past.step) or past.step % self._every == 0:
             self.begin(past, send=send)

@@ -158,7 +158,7 @@ class Guard(Feature):
             self._before = past = self.recorder.present()
             copies = self._sharding.copies
             if copies is not None:
-                self._try(lambda: copies.step_begins(past, send=not self.broken))
+                self._try(lambda: copies.copy_if_due(past, send=not self.broken))
             if copies is None or copies.ready:
                 self._announce()
 
