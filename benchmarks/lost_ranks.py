@@ -20,7 +20,7 @@ With ``--shard`` the model is one of FSDP2, whose ranks have copies of each othe
 other two ways are left out.
 
 Run: ``python benchmarks/lost_ranks.py [--quick] [--parameters 25000000] [--times 3] [--turns 8]
-[--torchft DIR | --shard [--every 1]]``; with ``--times 0`` the overhead alone.
+[--torchft DIR | --shard [--every STEPS]]``; with ``--times 0`` the overhead alone.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=8, help="pairs of trainings for the overhead")
     parser.add_argument("--torchft", type=Path, help="directory where torchft is installed")
     parser.add_argument("--shard", action="store_true", help="a model of FSDP2")
-    parser.add_argument("--every", default="1", help="steps from one copy of shards to the next")
+    parser.add_argument("--every", default="0", help="steps from one copy of shards to the next")
     args = parser.parse_args()
     kind = ("--shard",) if args.shard else ()
     os.environ["COPY_EVERY"] = args.every

@@ -76,7 +76,7 @@ def peak_bytes() -> int:
 
 def with_session(training: Training) -> None:
     """As a user of hpcext writes it."""
-    every = int(os.environ.get("COPY_EVERY", "1"))
+    every = int(os.environ.get("COPY_EVERY", "0")) or None
     session = Session(
         model=training.model, optimizer=training.optimizer, seed=1, copy_every_steps=every
     )

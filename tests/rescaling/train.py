@@ -70,7 +70,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=0, help="of the loader")
     parser.add_argument("--shard", action="store_true")
     parser.add_argument("--replica", type=int, help="ranks that hold the model together")
-    parser.add_argument("--copies", type=int, default=1, help="steps from one to the next")
+    parser.add_argument("--copies", type=int, help="steps from one to the next")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--validate", action="store_true", help="after each epoch, slowly")
     parser.add_argument("--leave", type=int, help="step after which the epoch is left")

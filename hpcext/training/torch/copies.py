@@ -14,12 +14,14 @@ a step is made with what has come of it.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
+from hpcext.training.copy_interval import Interval
 from hpcext.training.feature import Feature
 from hpcext.training.redistribution import Division
 from hpcext.training.restart_copies import Choice, Place, Told, choose
@@ -62,6 +64,11 @@ class Copy:
     work: dist.Work | None = None
 
     @property
+    def key(self) -> tuple[int, int]:
+        """Of which step it is, and in which group it was made."""
+        return self.past.step, self.place.group
+
+    @property
     def told(self) -> Told:
         """What other ranks need to know."""
         return Told(*self.place, self.past.step, -1 if self.work is not None else self.ward)
@@ -100,13 +107,14 @@ class Copies(Feature):
     Parameters
     ----------
     sharding : Sharding
-    every : int
-        Steps between two copies.
+    every : int or None
+        Steps between two copies; None: as many as their cost asks for.
     """
 
-    def __init__(self, sharding: Sharding, every: int) -> None:
+    def __init__(self, sharding: Sharding, every: int | None) -> None:
         self._sharding = sharding
-        self._every = every
+        self._interval = Interval(every)
+        self._noted = 1  # the interval that the user has been told of
         self._place = Place(0, 1, 0)
         self._latest: Copy | None = None  # of the present step, or the step that has just ended
         self._certain: Copy | None = None  # which all ranks have
@@ -126,8 +134,11 @@ class Copies(Feature):
         return self._certain is not None
 
     def copy_if_due(self, past: Past, *, send: bool) -> None:
-        """Make a copy if one is due, as :meth:`begin` does."""
-        if not self.ready or self._is_latest(past.step) or past.step % self._every == 0:
+        """Make a copy if it is time for one, as :meth:`begin` does."""
+        there, certain = self._is_latest(past.step), self._certain
+        due = certain is None or past.step - certain.past.step >= self._interval.steps
+        self._interval.step_begins(time.monotonic(), copies=due and not there)
+        if due or there:
             self.begin(past, send=send)
 
     def begin(self, past: Past, *, send: bool) -> None:
@@ -151,8 +162,7 @@ class Copies(Feature):
             self._exchange(latest, ranks)
 
     def _is_latest(self, step: int) -> bool:
-        latest = self._latest
-        return latest is not None and (latest.place, latest.past.step) == (self._place, step)
+        return self._latest is not None and self._latest.key == (step, self._place.group)
 
     def commit(self) -> None:
         """Wait until all ranks have the copies of the others; all call it before they step.
@@ -165,7 +175,8 @@ class Copies(Feature):
         latest = self._latest
         if latest is None:
             return
-        self._arrive(latest)
+        self._interval.steps = -self._arrive(latest, -self._interval.wanted())
+        self._note_interval()
         self._free(self._certain)
         self._certain, self._latest = latest, None
         self._commits += 1
@@ -174,14 +185,26 @@ class Copies(Feature):
             self._free(self._former)
             self._former = None
 
-    def _arrive(self, copy: Copy) -> None:
+    def _arrive(self, copy: Copy, value: int = 0) -> int:
+        """Wait until all have what they get of a copy; return the smallest value of all ranks."""
         ranks = self.coordinator.ranks
         if copy.work is not None and isinstance(ranks, TorchRanks):
             wait_for(copy.work, ranks.freed)
             copy.work = None
-        if copy.ward >= 0:
-            # Another one's may not have arrived yet.
-            ranks.smallest(0)
+        # Another one's may not have arrived yet.
+        return ranks.smallest(value)
+
+    def _note_interval(self) -> None:
+        """Tell the user how many steps may be lost, if they are several and nobody asked for it."""
+        steps = self._interval.steps
+        if self._interval.given is None and steps > 2 * self._noted:
+            self._noted = steps
+            if self.coordinator.ranks.rank == 0:
+                self.coordinator.reporter.note(
+                    f"shards are copied to other ranks every {steps} steps, since that takes a "
+                    "while; so many are made again when a rank dies (Session(copy_every_steps=1) "
+                    "copies them in each)"
+                )
 
     def works(self) -> list[dist.Work]:
         """Return the transfers that may not have ended."""
@@ -196,6 +219,7 @@ class Copies(Feature):
         ----------
         past : Past
         """
+        self._interval.interrupted()
         self.begin(past, send=True)
         assert self._latest is not None
         self._arrive(self._latest)
@@ -213,8 +237,15 @@ class Copies(Feature):
             The present, if the shards are those of it.
         """
         self._spoilt |= past is None
-        if past is not None and not self._spoilt and not self._is_latest(past.step):
+        if past is None or self._spoilt:
+            return
+        # There may be one already, which was made before the ranks were to change.
+        same = (copy for copy in self._all() if copy.key == (past.step, self._place.group))
+        copy = next(same, None)
+        if copy is None:
             self._latest = self._copied(past)
+        else:
+            copy.past = past
 
     def ended(self) -> None:
         """Find out whether transfers have ended well; they have ended in any case."""
@@ -229,12 +260,8 @@ class Copies(Feature):
     def told(self) -> list[float]:
         """Return what the others need to know of the copies, as equally many numbers."""
         epoch = self.loop.place.epoch
-        mine = [
-            copy.told
-            for copy in (self._latest, self._certain, self._former)
-            # The script cannot go back into the epoch before.
-            if copy is not None and copy.past.place.epoch == epoch
-        ]
+        # The script cannot go back into the epoch before.
+        mine = [copy.told for copy in self._all() if copy.past.place.epoch == epoch]
         nothing = [Told(-1, 0, 0, -1, -1)] * (_MOST - len(mine))
         return [float(number) for each in (*mine, *nothing) for number in each]
 
@@ -259,13 +286,9 @@ class Copies(Feature):
 
     def begin_again(self, choice: Choice) -> tuple[Past, Redivision]:
         """Return the past to which a choice goes back, and the division of its shards anew."""
-        key = choice.group, choice.step
-        copy = next(
-            each
-            for each in (self._latest, self._certain, self._former)
-            if each is not None and (each.place.group, each.past.step) == key
-        )
-        for each in (self._latest, self._certain, self._former):
+        key = choice.step, choice.group
+        copy = next(each for each in self._all() if each.key == key)
+        for each in self._all():
             if each is not copy:
                 self._free(each)
         self._latest = self._certain = None
@@ -286,6 +309,10 @@ class Copies(Feature):
             change.hold(copy.ward, there.views(copy.kept, copy.tensors))
         return copy.past, change
 
+    def _all(self) -> list[Copy]:
+        every = self._latest, self._certain, self._former
+        return [copy for copy in every if copy is not None]
+
     def divided(self, number: int) -> None:
         """Take note that the shards are divided over the present ranks.
 
@@ -297,6 +324,7 @@ class Copies(Feature):
         ranks = self.coordinator.ranks
         self._place = Place(number, ranks.size, ranks.rank)
         self._known, self._commits, self._spoilt = None, 0, False
+        self._interval.interrupted()
 
     def connected(self, group: dist.ProcessGroup | None, ring: list[int]) -> None:
         """Take a group into use for the copies.

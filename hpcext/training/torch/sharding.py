@@ -41,8 +41,9 @@ class Sharding(Feature):
     Parameters
     ----------
     framework : Torch
-    copy_every : int
-        Steps between two copies of the shards, if ranks that die are replaced.
+    copy_every : int or None
+        Steps between two copies of the shards, if ranks that die are replaced; None: as many as
+        their cost asks for.
 
     Attributes
     ----------
@@ -52,7 +53,7 @@ class Sharding(Feature):
         Whether others had begun the next epoch already when a rank died, at the end of this one.
     """
 
-    def __init__(self, framework: Torch, copy_every: int) -> None:
+    def __init__(self, framework: Torch, copy_every: int | None) -> None:
         self._framework = framework
         self._copy_every = copy_every
         self.copies: Copies | None = None
