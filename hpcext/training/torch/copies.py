@@ -16,89 +16,32 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
+from hpcext.protocol import environ
+from hpcext.training.checkpoint.staging import room_bytes
 from hpcext.training.copy_interval import Interval
 from hpcext.training.feature import Feature
-from hpcext.training.redistribution import Division
 from hpcext.training.restart_copies import Choice, Place, Told, choose
 from hpcext.training.torch.division import Held, Redivision, held
 from hpcext.training.torch.past import Past
 from hpcext.training.torch.ranks import TorchRanks, wait_for
+from hpcext.training.torch.shard_copy import Copy, Layout
 from hpcext.training.torch.sharding import Sharding
 from hpcext.training.torch.state import is_sharded
 
-_ALIGNED = 64
+_SHARDS = 4
+"""How many times a rank holds the memory of a shard, besides its own."""
+
+_NO_ROOM = (
+    "there is no memory for copies of the shards in other ranks, so the training does not go on "
+    "when a rank dies, but from its last checkpoint"
+)
+
 _MOST = 3
 """How many copies a rank may have: of the present step, of the last one, of a former group."""
-
-
-@dataclass
-class Copy:
-    """A copy of the shards as they were after some step.
-
-    Attributes
-    ----------
-    place : Place
-    past : Past
-    tensors : list of Held
-    own : torch.Tensor
-        The bytes of this rank's shards.
-    ward : int
-        The rank of the same group whose bytes are here, too; -1 for none.
-    kept : torch.Tensor or None
-        Those bytes.
-    work : Work or None
-        Their transfer, while it is not known to have ended.
-    """
-
-    place: Place
-    past: Past
-    tensors: list[Held]
-    own: torch.Tensor
-    ward: int = -1
-    kept: torch.Tensor | None = None
-    work: dist.Work | None = None
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Of which step it is, and in which group it was made."""
-        return self.past.step, self.place.group
-
-    @property
-    def told(self) -> Told:
-        """What other ranks need to know."""
-        return Told(*self.place, self.past.step, -1 if self.work is not None else self.ward)
-
-
-@dataclass
-class _Layout:
-    """Where the shards of a rank are in its bytes.
-
-    Attributes
-    ----------
-    spans : list of (int, int, int)
-        For each tensor: its first byte, its bytes, its rows.
-    size : int
-        All bytes.
-    """
-
-    spans: list[tuple[int, int, int]] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, rows: int, row_bytes: int) -> None:
-        self.spans.append((self.size, rows * row_bytes, rows))
-        self.size += -(-rows * row_bytes // _ALIGNED) * _ALIGNED
-
-    def views(self, content: torch.Tensor, tensors: Sequence[Held]) -> list[torch.Tensor]:
-        """Return the shards in some bytes."""
-        return [
-            content[start : start + size].view(each.dtype).view(rows, *each.shape[1:])
-            for (start, size, rows), each in zip(self.spans, tensors, strict=True)
-        ]
 
 
 class Copies(Feature):
@@ -122,6 +65,7 @@ class Copies(Feature):
         self._spare: list[torch.Tensor] = []
         self._known: tuple[object, list[Held]] | None = None
         self._commits = 0
+        self._has_room: bool | None = None  # on each node; None: not known of the present group
         self._spoilt = False  # whether the shards are not those of a step
         self._group: dist.ProcessGroup | None = None
         self._ring: list[int] = []
@@ -135,6 +79,12 @@ class Copies(Feature):
 
     def copy_if_due(self, past: Past, *, send: bool) -> None:
         """Make a copy if it is time for one, as :meth:`begin` does."""
+        if self._has_room is None:
+            self._has_room = bool(self.coordinator.ranks.smallest(int(self._finds_room())))
+            if not self._has_room and self.coordinator.ranks.rank == 0:
+                self.coordinator.reporter.note(_NO_ROOM)
+        if not self._has_room:
+            return
         there, certain = self._is_latest(past.step), self._certain
         due = certain is None or past.step - certain.past.step >= self._interval.steps
         self._interval.step_begins(time.monotonic(), copies=due and not there)
@@ -293,7 +243,7 @@ class Copies(Feature):
                 self._free(each)
         self._latest = self._certain = None
         self._former = copy
-        layout = self._layout(copy.tensors, copy.place.rank, copy.place.size)
+        layout = self._layout(copy.tensors, copy.place)
         live = {each.names[0]: each.object for each in self.tensors()}
         change = Redivision(
             self._sharding.models(),
@@ -305,7 +255,7 @@ class Copies(Feature):
             layout.views(copy.own, copy.tensors),
         )
         if copy.ward in choice.copies and copy.kept is not None:
-            there = self._layout(copy.tensors, copy.ward, copy.place.size)
+            there = self._layout(copy.tensors, copy.place._replace(rank=copy.ward))
             change.hold(copy.ward, there.views(copy.kept, copy.tensors))
         return copy.past, change
 
@@ -323,7 +273,7 @@ class Copies(Feature):
         """
         ranks = self.coordinator.ranks
         self._place = Place(number, ranks.size, ranks.rank)
-        self._known, self._commits, self._spoilt = None, 0, False
+        self._known, self._commits, self._spoilt, self._has_room = None, 0, False, None
         self._interval.interrupted()
 
     def connected(self, group: dist.ProcessGroup | None, ring: list[int]) -> None:
@@ -376,17 +326,12 @@ class Copies(Feature):
     def _shards(self, ranks: int) -> int:
         return next((model.shards(ranks) for model in self._sharding.models()), ranks)
 
-    def _layout(self, tensors: Sequence[Held], rank: int, size: int) -> _Layout:
-        layout = _Layout()
-        shards = self._shards(size)
-        for each in tensors:
-            division = Division(size, shards if each.divided else 1)
-            layout.add(len(division.rows(rank, each.shape[0])), each.row_bytes)
-        return layout
+    def _layout(self, tensors: Sequence[Held], place: Place) -> Layout:
+        return Layout.of(tensors, self._shards(place.size), place)
 
     def _copied(self, past: Past) -> Copy:
         tensors = self.tensors()
-        layout = self._layout(tensors, self._place.rank, self._place.size)
+        layout = self._layout(tensors, self._place)
         own = self._memory(layout.size)
         for view, each in zip(layout.views(own, tensors), tensors, strict=True):
             assert each.object is not None
@@ -397,13 +342,19 @@ class Copies(Feature):
         """Begin to send the own bytes to the next rank, and to receive those of the one before."""
         at = self._ring.index(ranks.rank)
         before, after = self._ring[at - 1], self._ring[(at + 1) % len(self._ring)]
-        expected = self._layout(copy.tensors, before, ranks.size).size
+        expected = self._layout(copy.tensors, copy.place._replace(rank=before)).size
         copy.ward, copy.kept = before, self._memory(expected)
         coming, going = ([0] * ranks.size for _ in range(2))
         coming[before], going[after] = expected, len(copy.own)
         copy.work = dist.all_to_all_single(
             copy.kept, copy.own, coming, going, group=self._group, async_op=True
         )
+
+    def _finds_room(self) -> bool:
+        """Return whether there is memory for the copies of this node's ranks."""
+        here = int(environ().get("LOCAL_WORLD_SIZE", "1"))
+        size = self._layout(self.tensors(), self._place).size
+        return room_bytes() > _SHARDS * size * here
 
     def _memory(self, size: int) -> torch.Tensor:
         for place, each in enumerate(self._spare):
