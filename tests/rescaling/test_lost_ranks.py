@@ -224,8 +224,10 @@ def test_a_rank_that_dies_in_a_validation(start: Any, tmp_path: Path) -> None:
         (("--balance",), 1, 1, "the training cannot make a step again"),
         (("--adapt", "12"), 1, 1, "the training cannot make a step again"),
         (("--accumulate",), 1, 1, "the training cannot make a step again"),
+        (("--shard", "--accumulate"), 1, 1, "the training cannot make a step again"),
+        (("--shard", "--full"), 1, 1, "the training cannot make a step again"),
     ],
-    ids=["first", "not asked for", "balanced", "adapted", "accumulated"],
+    ids=["first", "not asked for", "balanced", "adapted", "accumulated", "sharded", "no memory"],
 )
 def test_when_the_others_end_too(
     start: Any, words: tuple[str, ...], rank: int, replace: int, why: str

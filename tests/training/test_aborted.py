@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,16 @@ def test_it_ends_though_gloo_does_not_read_from_that_rank_any_more(tmp_path: Pat
 def test_what_was_being_sent_to_that_rank_is_not_waited_for(tmp_path: Path) -> None:
     """Gloo never ends that; neither the wait nor the end of the process depends on it."""
     assert played(tmp_path, "unsent") == ["free", "it ends: NeverEnds", "it has left"]
+
+
+def test_the_layers_of_a_sharded_model_go_on_in_a_step_that_is_broken(tmp_path: Path) -> None:
+    """With this rank's own values; where a step does not survive it, they end with the error."""
+    before, after, *ends = played(tmp_path, "layers")
+    summed, both, own = [1, 3, 5, 7], [0, 1, 2, 3, 1, 2, 3, 4], [0, 1, 2, 3]
+    assert json.loads(before) == [
+        summed, summed[:2], both, own, [1, 2, 3, 4], summed, both, summed[:2],
+    ]  # fmt: skip
+    assert json.loads(after) == [
+        own, own[:2], own * 2, own, own, own, own * 2, own[:2],
+    ]  # fmt: skip
+    assert [each.partition(": ")[0] for each in ends] == ["it ends", "it has left"]

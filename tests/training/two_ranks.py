@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
 
 from hpcext.rendezvous import Rendezvous
 from hpcext.training.torch.group import Member
@@ -83,6 +84,53 @@ def unsent(member: Member, place: Path, ranks: TorchRanks) -> None:
         thread.join()
 
 
+class Step:
+    """A step that survives errors, or does not."""
+
+    def __init__(self, *, survives: bool) -> None:
+        self.broken = False
+        self._survives = survives
+
+    def survives(self, error: RuntimeError) -> bool:
+        assert "gloo" in str(error)
+        self.broken = self._survives
+        return self._survives
+
+
+def layers(member: Member, place: Path) -> None:
+    """What the layers of a sharded model exchange, before and after a rank has died."""
+    group = member.surviving([[0, 1]])
+    own = torch.arange(4.0) + member.rank
+    exchanged(own, group)
+    if member.rank == 1:
+        (place / "dies").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    wait_for(place / "dies")
+    time.sleep(0.5)
+    member.survive(step := Step(survives=True))
+    exchanged(own, group)
+    assert step.broken
+    member.survive(Step(survives=False))
+    dist.all_reduce(own, group=group)
+
+
+def exchanged(own: torch.Tensor, group: dist.ProcessGroup) -> None:
+    """Exchange in all ways that FSDP2 and DTensor have, and say what comes of it."""
+    total, part, both = own.clone(), torch.empty(2), torch.empty(8)
+    dist.all_reduce(total, group=group)
+    dist.reduce_scatter_single(part, own, group=group)
+    dist.all_gather_single(both, own, group=group)
+    lists = [torch.empty(4), torch.empty(4)]
+    dist.all_gather(lists, own, group=group)
+    summed = functional.all_reduce(own, "sum", group) + 0
+    gathered = functional.all_gather_single(own, 0, group) + 0
+    scattered = functional.reduce_scatter_single(own, "sum", 0, group) + 0
+    dist.barrier(group=group)
+    if dist.get_rank() == 0:
+        found = [total, part, both, *lists, summed, gathered, scattered]
+        print([each.int().tolist() for each in found], flush=True)
+
+
 def main() -> None:
     place, rank, how = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     rendezvous = Rendezvous(place, replaces=True)
@@ -90,7 +138,9 @@ def main() -> None:
     ranks = member.ranks()
     assert isinstance(ranks, TorchRanks)
     try:
-        if how == "unread":
+        if how == "layers":
+            layers(member, place)
+        elif how == "unread":
             unread(member, place)
         else:
             unsent(member, place, ranks)
