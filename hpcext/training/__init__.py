@@ -10,7 +10,8 @@ A session (``session.py``) is composed, not inherited (``composition.py``):
 - What else a session can do is a ``Feature`` with declared hooks (``feature.py``): changing its
   ranks in place (``resizing.py``; dead ones, ``others.py`` and ``torch/mending.py``), adapting its
   batch (``adapt/``), balancing unequal ranks (``balance/``; parts of the data, ``partitions.py``),
-  sharding (``torch/sharding.py``; which rows go where when ranks change, ``redistribution.py``).
+  sharding (``torch/sharding.py``; which rows go where when ranks change, ``redistribution.py``;
+  copies that ranks have of each other's shards, ``torch/copies.py``).
 - The ``Keeper`` of checkpoints (``checkpoint/keeper.py``) has rank 0 write the state; what each
   rank writes itself is the shards of that feature (``checkpoint/shards.py``).
 - Where a framework's ranks cannot change in number, they meet as ``star.py`` says. Whatever
