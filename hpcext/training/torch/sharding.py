@@ -372,7 +372,10 @@ def _be_in_a_group(device: torch.device) -> None:
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" else "gloo"
         store = dist.HashStore()  # type: ignore[attr-defined]
+        # PyTorch adds one that puts the rank before each line of a traceback.
+        hook = sys.excepthook
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        sys.excepthook = hook
         atexit.register(_leave_group)
 
 
