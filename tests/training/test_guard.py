@@ -65,7 +65,7 @@ class Stage:
             "average": self.average, "scaler": self.scaler, "generator": self.generator, **more,
         }  # fmt: skip
         member: Any = SimpleNamespace(
-            replaces=True, far=False, mending=False, connecting=False, mends=lambda: None,
+            replaces=True, far=False, mending=False, connecting=False, mends=lambda _multiple: None,
             repair=lambda: None, cut=self.cut, free=lambda: None, abort=lambda: None,
         )  # fmt: skip
         self.framework: Any = SimpleNamespace(
@@ -337,3 +337,14 @@ def test_a_rank_that_waits_on_though_its_connections_have_ended_ends(
     member.repair = sys.exit
     thread.join(240)
     assert not thread.is_alive()
+
+
+def test_what_is_not_protected_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    stage = Stage()
+    stage.why = "the batches of ranks follow measurements"
+    stage.guarded(lambda: stage.why)
+    stage.guard.began()
+    for _ in range(3):
+        stage.step()
+    said = capfd.readouterr().err
+    assert said.count("ranks that die are not replaced: the batches of ranks follow") == 1

@@ -52,6 +52,8 @@ _PAUSE_S = 0.01
 _CLOSED = "Application timeout caused pair closure"
 """What gloo says of operations that were ended with others of their group."""
 
+_SEVERAL = "a step has several batches"
+
 _LAST = "the job goes on from its last checkpoint"
 
 
@@ -92,7 +94,7 @@ class Guard(Feature):
         self._suppressed = False
         self._sum: int | None = None
         self._accumulates = False
-        self._announced = False
+        self._announced = self._said = False
         self._watches = False
         self._cut = False
         self._thread = TrainingThread()
@@ -154,13 +156,27 @@ class Guard(Feature):
         # A rank that has joined does as the others, from its first step.
         member = self._framework.member
         safe = self.loop.stepped or (member is not None and member.mending)
-        if safe and not self._accumulates and not alone and not self._why_not():
+        if not safe or alone:
+            return
+        why = _SEVERAL if self._accumulates else self._why_not()
+        if why:
+            self._say(why)
+        else:
             self._before = past = self.recorder.present()
             copies = self._sharding.copies
             if copies is not None:
                 self._try(lambda: copies.copy_if_due(past, send=not self.broken))
             if copies is None or copies.ready:
                 self._announce()
+
+    def _say(self, why: str) -> None:
+        """Tell, once, who has asked for it that ranks that die are not replaced."""
+        # On several nodes nobody has asked.
+        member = self._framework.member
+        if not self._said and member is not None and not member.far and not self._announced:
+            if self.coordinator.ranks.rank == 0:
+                self.coordinator.reporter.note(f"ranks that die are not replaced: {why}")
+            self._said = True
 
     def _try(self, communicate: Callable[[], object]) -> None:
         """Communicate with the others; the step is broken if that is not possible."""
@@ -232,7 +248,7 @@ class Guard(Feature):
             return
         before = self._before
         if before is None or (why := self._why_for_ever()):
-            why = self._why_not() or "a step has several batches" if before is None else why
+            why = self._why_not() or _SEVERAL if before is None else why
             raise RuntimeError(
                 f"a rank has died, and its step cannot be made again: {why}; {_LAST}"
             )
@@ -262,7 +278,7 @@ class Guard(Feature):
         if self._stepped:
             return "one of its optimizers has made its step"
         if not self._suppressed:
-            return "a step has several batches"
+            return _SEVERAL
         if self._checksum() != self._sum:
             return "something other than the session's optimizers has changed parameters"
         return ""
