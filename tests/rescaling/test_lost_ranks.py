@@ -259,8 +259,14 @@ def test_a_script_that_changes_parameters_itself(start: Any) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("kills", "shards"),
-    [(20, ()), (250, ()), (20, ("--shard",)), (250, ("--shard",))],
-    ids=["20", "250", "20 sharded", "250 sharded"],
+    [
+        (20, ()),
+        (250, ()),
+        (20, ("--shard",)),
+        (250, ("--shard",)),
+        (20, ("--shard", "--replica", "2")),
+    ],
+    ids=["20", "250", "20 sharded", "250 sharded", "20 replicas"],
 )
 def test_random_kills(start: Any, tmp_path: Path, kills: int, shards: tuple[str, ...]) -> None:
     """So often some rank but the first is killed at some time."""
