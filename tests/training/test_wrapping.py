@@ -142,7 +142,7 @@ def test_what_was_taken_off_keeps_no_memory() -> None:
 
 def why_not(ranks: int = 1, **objects: Any) -> str:
     framework = SimpleNamespace(state=TorchState(objects), device=CPU)
-    return Sharding(framework).why_not(Group(1, ranks, (0,)))  # type: ignore[arg-type]
+    return Sharding(framework, None).why_not(Group(1, ranks, (0,)))  # type: ignore[arg-type]
 
 
 def test_what_can_be_divided_anew() -> None:

@@ -14,6 +14,7 @@ a step is made with what has come of it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Sequence
 
@@ -31,6 +32,7 @@ from hpcext.training.torch.ranks import TorchRanks, wait_for
 from hpcext.training.torch.shard_copy import Copy, Layout
 from hpcext.training.torch.sharding import Sharding
 from hpcext.training.torch.state import is_sharded
+from hpcext.training.torch.wrapping import Wrapped
 
 _SHARDS = 4
 """How many times a rank holds the memory of a shard, besides its own."""
@@ -70,6 +72,11 @@ class Copies(Feature):
         self._group: dist.ProcessGroup | None = None
         self._ring: list[int] = []
 
+    @functools.cached_property
+    def _models(self) -> list[Wrapped]:
+        # All of them are wrapped before there is a session.
+        return self._sharding.models()
+
     # In the course of a step.
 
     @property
@@ -80,7 +87,7 @@ class Copies(Feature):
     def copy_if_due(self, past: Past, *, send: bool) -> None:
         """Make a copy if it is time for one, as :meth:`begin` does."""
         if self._has_room is None:
-            self._has_room = bool(self.coordinator.ranks.smallest(int(self._finds_room())))
+            self._has_room = bool(self.coordinator.ranks.smallest(int(self.finds_room())))
             if not self._has_room and self.coordinator.ranks.rank == 0:
                 self.coordinator.reporter.note(_NO_ROOM)
         if not self._has_room:
@@ -246,7 +253,7 @@ class Copies(Feature):
         layout = self._layout(copy.tensors, copy.place)
         live = {each.names[0]: each.object for each in self.tensors()}
         change = Redivision(
-            self._sharding.models(),
+            self._models,
             [dataclasses.replace(each, object=live[each.names[0]]) for each in copy.tensors],
             choice.size,
             self.coordinator.ranks.size,
@@ -292,11 +299,11 @@ class Copies(Feature):
     @property
     def replica(self) -> int:
         """How many ranks hold a model together at least; 1 if it is as many as there are."""
-        return max((model.replica or 1 for model in self._sharding.models()), default=1)
+        return max((model.replica or 1 for model in self._models), default=1)
 
     def why_not(self) -> str:
         """Return why no copy is whole; empty if they are."""
-        models = [each.model for each in self._sharding.models()]
+        models = [each.model for each in self._models]
         if all(
             is_sharded(each) or not each.requires_grad for m in models for each in m.parameters()
         ):
@@ -320,11 +327,11 @@ class Copies(Feature):
             if is_sharded(value)
         )
         if self._known is None or self._known[0] != signature:
-            self._known = signature, held(state, self._sharding.models())
+            self._known = signature, held(state, self._models)
         return self._known[1]
 
     def _shards(self, ranks: int) -> int:
-        return next((model.shards(ranks) for model in self._sharding.models()), ranks)
+        return next((model.shards(ranks) for model in self._models), ranks)
 
     def _layout(self, tensors: Sequence[Held], place: Place) -> Layout:
         return Layout.of(tensors, self._shards(place.size), place)
@@ -350,7 +357,7 @@ class Copies(Feature):
             copy.kept, copy.own, coming, going, group=self._group, async_op=True
         )
 
-    def _finds_room(self) -> bool:
+    def finds_room(self) -> bool:
         """Return whether there is memory for the copies of this node's ranks."""
         here = int(environ().get("LOCAL_WORLD_SIZE", "1"))
         size = self._layout(self.tensors(), self._place).size

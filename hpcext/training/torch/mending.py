@@ -268,7 +268,7 @@ class Guard(Feature):
         """Make a certain copy of a sharded training, if it goes on from copies, and return them."""
         copies = self._sharding.copies
         alone = self.coordinator.ranks.size == 1
-        if copies is None or not (copies.ready or alone):
+        if copies is None or not (copies.ready or (alone and copies.finds_room())):
             return None
         copies.secure(self.recorder.present())
         return copies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,7 @@ class Sharding(Feature):
         self._copy_every = copy_every
         self.copies: Copies | None = None
         self.is_behind = False
+        self._asked: object = None  # the tensors of which it is known that there is no reason
         self._shards: Shards | None = None
         self._change: Redivision | None = None
 
@@ -85,14 +87,21 @@ class Sharding(Feature):
         except ImportError:
             return f"the model is sharded, and this PyTorch is older than 2.6: {otherwise}"
 
+        known = None
+        if self.copies is not None:
+            with contextlib.suppress(ValueError):
+                known = self.copies.tensors()
+        if group is None and known is not None and known is self._asked:
+            return ""
         models, device = self.models(), self._framework.device
         ranks = None if group is None else group.size
         why = next(filter(None, (model.why_not(device, ranks) for model in models)), "")
         if not why:
             try:
-                _ = held(state, models) if self.copies is None else self.copies.tensors()
+                held(state, models)
             except ValueError as error:
                 why = str(error)
+        self._asked = None if why else known
         return f"{why}: {otherwise}" if why else ""
 
     def depart(self, group: Group) -> None:
