@@ -353,8 +353,10 @@ class FirstNode(NodeRanks):
             return
         multiple, size = self.rendezvous.multiple(), len(self.nodes)
         further = leaving(size, self._lost, multiple)
-        if size - len(self._lost) < multiple:
-            stderr.say(f"launch: {multiple} ranks hold the model together, and fewer are left")
+        fewer = size - len(self._lost) < multiple
+        if fewer or (further and self.rendezvous.host):
+            how = "are fewer" if fewer else "would be parts of replicas on several nodes"
+            stderr.say(f"launch: {multiple} ranks hold the model together, and those left {how}")
             self._end(1)
             return
         # They hold no whole model without those that have died, and are replaced with them.

@@ -128,6 +128,13 @@ def test_the_others_go_on_with_the_shards_of_a_lost_rank(
     is_as_undisturbed(training, tmp_path, "--shard")
 
 
+def test_too_few_are_left_for_a_model(start: Any) -> None:
+    training = start("--shard", "--replica", "2", *STEPS, size=2, replace=1)
+    kill(training, 1, size=2)
+    assert training.wait() == 1
+    assert "2 ranks hold the model together, and those left are fewer" in training.output
+
+
 def test_copies_of_shards_that_are_made_seldom(start: Any, tmp_path: Path) -> None:
     """The steps since the last one are made again."""
     training = start("--shard", "--copies", "7", *STEPS, size=3, replace=1)
