@@ -57,9 +57,13 @@ def meeting(epoch: int, ranks: Two) -> tuple[Others, InPlace]:
         lost=lambda _: [2],
     )
     guard: Any = SimpleNamespace(
-        on=True, caught=lambda error: "between" not in str(error), undo=bool, leave=bool
+        on=True,
+        caught=lambda error: "between" not in str(error),
+        undo=bool,
+        leave=bool,
+        secure=bool,
     )
-    sharding: Any = SimpleNamespace(depart=lambda _: None)
+    sharding: Any = SimpleNamespace(depart=lambda _: None, copies=None)
     framework: Any = SimpleNamespace(models=[], member=member)
     resizing = InPlace(framework, sharding, guard, ())
     resizing.attach(coordinator, loop)

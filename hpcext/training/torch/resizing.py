@@ -122,7 +122,7 @@ class InPlace(resizing.InPlace):
         Mapping or None
             The facts of the training of that rank, if it is another one.
         """
-        if self._framework.state.sharded:
+        if self._sharding.copies is not None:
             self._guard.recorder.set_back(self._sharding.go_on())
             self.is_behind = self._sharding.is_behind
             return None
