@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from hpcext.protocol import environ
+from hpcext.protocol import node_index
 from hpcext.rendezvous import Group
 from hpcext.training.checkpoint.shards import Shards
 from hpcext.training.checkpoint.state import Tree
@@ -240,7 +240,7 @@ class Sharding(Feature):
             return
         nodes = [0] * ranks.size
         if member.far:
-            ranks.begin_gather([float(environ().get("HPCEXT_NODE_INDEX", "0"))])
+            ranks.begin_gather([float(node_index())])
             nodes = [int(node) for (node,) in ranks.gathered() or []]
         self.copies.connected(member.subgroup(range(ranks.size)), ring(nodes))
 
