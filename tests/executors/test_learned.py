@@ -6,11 +6,11 @@ import asyncio
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from site_of_test import wait_for
 from stage import Stage
 from test_local import in_loop
 from test_preload import PROGRAM, Twice, nurseries, words
@@ -168,10 +168,15 @@ def test_it_is_forked_only_where_the_import_explains_what_the_session_found(
         nursery.prepare()
         # Everybody can read command lines.
         assert not [each for each in nurseries() if "COUNTED" in " ".join(words(each))]
-        while not nursery.failed and any(starting.PADDING in words(each) for each in nurseries()):
+
+        def settled() -> bool:
             nursery.look()
-            time.sleep(0.02)
-        nursery.look()
+            # For a moment, as it begins, a program has no words.
+            found = [words(each) for each in nurseries()]
+            ready = bool(found) and not any(starting.PADDING in each for each in found)
+            return bool(nursery.failed) or ready
+
+        wait_for(settled, "what it makes of it")
         assert why in nursery.failed
         assert bool(why) == bool(nursery.failed)
     finally:

@@ -125,7 +125,7 @@ if "tidy" in words:
 if "daemon" in words:
     subprocess.run([sys.executable, "-c", DAEMON, DIARY], env={}, check=True)
     # What ends with this before it has said a word is nothing to be asked about.
-    while "daemon" not in Path(DIARY).read_text():
+    while not Path(DIARY).exists() or "daemon" not in Path(DIARY).read_text():
         time.sleep(0.01)
 note("importing", os.getpid())
 while "wait" in words and not Path(f"{DIARY}.go").exists():
