@@ -236,6 +236,7 @@ REASONS = {
     "rendezvous.py:Rendezvous._read": RANKS,
     "rendezvous.py:Rendezvous.published": RANKS,
     "rendezvous.py:Rendezvous.last_cut": RANKS,
+    "rendezvous.py:Rendezvous.multiple": RANKS,
     "papers/lb_bsp/table.py:recorded": "a table that is part of the package",
     "sim/evaluate/store.py:RunStore.load": "runs of the same user; damaged: sim/test_sim_store.py",
     "sim/evaluate/store.py:RunStore.timings": (

@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -30,9 +31,11 @@ from hpcext.training.torch.division import Held, Redivision, held
 from hpcext.training.torch.past import Past
 from hpcext.training.torch.ranks import TorchRanks, wait_for
 from hpcext.training.torch.shard_copy import Copy, Layout
-from hpcext.training.torch.sharding import Sharding
 from hpcext.training.torch.state import is_sharded
 from hpcext.training.torch.wrapping import Wrapped
+
+if TYPE_CHECKING:
+    from hpcext.training.torch.sharding import Sharding
 
 _SHARDS = 4
 """How many times a rank holds the memory of a shard, besides its own."""
