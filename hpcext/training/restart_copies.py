@@ -93,3 +93,17 @@ def choose(told: Sequence[Sequence[Told]], shards: int | None) -> Choice | None:
                 group, step, size, stay, {rank: copies[rank] for rank in gone if rank in copies}
             )
     return None
+
+
+def numbered(told: Sequence[Told], most: int) -> list[float]:
+    """Return what a rank has as equally many numbers, for at most so many copies."""
+    nothing = [Told(-1, 0, 0, -1, -1)] * (most - len(told))
+    return [float(number) for each in (*told, *nothing) for number in each]
+
+
+def from_numbers(numbers: Sequence[float]) -> list[Told]:
+    """Reverse :func:`numbered`."""
+    width = len(Told._fields)
+    starts = range(0, len(numbers), width)
+    told = [Told(*map(int, numbers[start : start + width])) for start in starts]
+    return [each for each in told if each.group >= 0]

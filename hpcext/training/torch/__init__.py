@@ -129,7 +129,7 @@ class Session(Balances, BaseSession):
             return "nothing is saved"
         if self.device.type == "cuda":
             return "the ranks communicate by NCCL"
-        if self._sharding.copies is not None and (why := self._sharding.copies.why_not()):
+        if why := self._sharding.why_no_copies():
             return why
         if self._torch.deterministic:
             return "a deterministic step exchanges more than gradients"

@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from hpcext.protocol import environ
+from hpcext.protocol import environ, node_index
 from hpcext.training.checkpoint.staging import room_bytes
 from hpcext.training.copy_interval import Interval
 from hpcext.training.feature import Feature
-from hpcext.training.restart_copies import Choice, Place, Told, choose
+from hpcext.training.redistribution import ring
+from hpcext.training.restart_copies import Choice, Place, choose, from_numbers, numbered
 from hpcext.training.torch.division import Held, Redivision, held
 from hpcext.training.torch.past import Past
 from hpcext.training.torch.ranks import TorchRanks, wait_for
@@ -35,6 +36,7 @@ from hpcext.training.torch.state import is_sharded
 from hpcext.training.torch.wrapping import Wrapped
 
 if TYPE_CHECKING:
+    from hpcext.training.torch.group import Member
     from hpcext.training.torch.sharding import Sharding
 
 _SHARDS = 4
@@ -68,7 +70,7 @@ class Copies(Feature):
         self._certain: Copy | None = None  # which all ranks have
         self._former: Copy | None = None  # of a former group, from which this one began
         self._spare: list[torch.Tensor] = []
-        self._known: tuple[object, list[Held]] | None = None
+        self._known: tuple[object, list[Held] | ValueError] | None = None
         self._commits = 0
         self._has_room: bool | None = None  # on each node; None: not known of the present group
         self._spoilt = False  # whether the shards are not those of a step
@@ -222,8 +224,7 @@ class Copies(Feature):
         epoch = self.loop.place.epoch
         # The script cannot go back into the epoch before.
         mine = [copy.told for copy in self._all() if copy.past.place.epoch == epoch]
-        nothing = [Told(-1, 0, 0, -1, -1)] * (_MOST - len(mine))
-        return [float(number) for each in (*mine, *nothing) for number in each]
+        return numbered(mine, _MOST)
 
     def choose(self, numbers: Sequence[Sequence[float]]) -> Choice | None:
         """Choose a copy by what all ranks have told.
@@ -233,15 +234,7 @@ class Copies(Feature):
         numbers : sequence of sequences
             What :meth:`told` returns on each rank.
         """
-        width = len(Told._fields)
-        told = [
-            [
-                Told(*map(int, mine[start : start + width]))
-                for start in range(0, len(mine), width)
-                if mine[start] >= 0
-            ]
-            for mine in numbers
-        ]
+        told = [from_numbers(mine) for mine in numbers]
         return choose(told, self.replica if self.replica > 1 else None)
 
     def begin_again(self, choice: Choice) -> tuple[Past, Redivision]:
@@ -286,16 +279,15 @@ class Copies(Feature):
         self._known, self._commits, self._spoilt, self._has_room = None, 0, False, None
         self._interval.interrupted()
 
-    def connected(self, group: dist.ProcessGroup | None, ring: list[int]) -> None:
-        """Take a group into use for the copies.
-
-        Parameters
-        ----------
-        group : ProcessGroup or None
-        ring : list of int
-            All ranks; each sends its copy to the next one.
-        """
-        self._group, self._ring = group, ring
+    def connect(self, member: Member) -> None:
+        """Connect the ranks for copies, each with one on another node if there is one."""
+        ranks = self.coordinator.ranks
+        nodes = [0] * ranks.size
+        if member.far and ranks.size > 1:
+            ranks.begin_gather([float(node_index())])
+            nodes = [int(node) for (node,) in ranks.gathered() or []]
+        self._ring = ring(nodes)
+        self._group = member.subgroup(range(ranks.size)) if ranks.size > 1 else None
 
     # The shards, and their bytes.
 
@@ -330,8 +322,14 @@ class Copies(Feature):
             if is_sharded(value)
         )
         if self._known is None or self._known[0] != signature:
-            self._known = signature, held(state, self._models)
-        return self._known[1]
+            try:
+                self._known = signature, held(state, self._models)
+            except ValueError as error:
+                self._known = signature, error
+        found = self._known[1]
+        if isinstance(found, ValueError):
+            raise found
+        return found
 
     def _shards(self, ranks: int) -> int:
         return next((model.shards(ranks) for model in self._models), ranks)

@@ -126,6 +126,12 @@ class Guard(Feature):
         self.broken |= self.loop.in_step
         return True
 
+    @property
+    def skips(self) -> bool:
+        """Whether the present step is one without effect."""
+        # After one that was left, as by `break`, a validation may follow, which would count.
+        return self.broken and self.loop.in_step
+
     def survives(self, error: RuntimeError) -> bool:
         """Return whether the present step goes on, without effect, in spite of an error."""
         # Elsewhere, as in a validation, what comes of it would count.

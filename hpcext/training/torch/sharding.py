@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from hpcext.protocol import node_index
 from hpcext.rendezvous import Group
 from hpcext.training.checkpoint.shards import Shards
 from hpcext.training.checkpoint.state import Tree
 from hpcext.training.feature import Feature
 from hpcext.training.ranks import Ranks
-from hpcext.training.redistribution import ring
 from hpcext.training.torch.framework import Torch
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.ranks import TorchRanks, join, own_device
@@ -98,7 +96,7 @@ class Sharding(Feature):
         why = next(filter(None, (model.why_not(device, ranks) for model in models)), "")
         if not why:
             try:
-                held(state, models)
+                _ = held(state, models) if self.copies is None else self.copies.tensors()
             except ValueError as error:
                 why = str(error)
         self._asked = None if why else known
@@ -216,12 +214,15 @@ class Sharding(Feature):
         member = self._framework.member
         if member is None or not member.replaces or not self._framework.state.sharded:
             return
+        device, models = self._framework.device, self.models()
+        if not models or any(model.why_not(device, None) for model in models):
+            return
         from hpcext.training.torch.copies import Copies  # noqa: PLC0415
 
         self.copies = Copies(self, self._copy_every)
         self.copies.attach(self.coordinator, self.loop)
         if not member.joining:
-            self._connect_copies()
+            self.copies.connect(member)
             self._is_divided()
 
     def _further_ranks(self) -> TorchRanks:
@@ -230,19 +231,13 @@ class Sharding(Feature):
         alone = member is None or dist.get_world_size() == 1
         return TorchRanks() if member is None or alone else member.further_ranks()
 
-    def _connect_copies(self) -> None:
-        """Connect the ranks for their copies, each with one on another node if there is one."""
-        member, ranks = self._framework.member, self.coordinator.ranks
-        if self.copies is None or member is None:
-            return
-        if ranks.size == 1:
-            self.copies.connected(None, [0])
-            return
-        nodes = [0] * ranks.size
-        if member.far:
-            ranks.begin_gather([float(node_index())])
-            nodes = [int(node) for (node,) in ranks.gathered() or []]
-        self.copies.connected(member.subgroup(range(ranks.size)), ring(nodes))
+    def why_no_copies(self) -> str:
+        """Return why there are no copies of the shards; empty if there are, or are no shards."""
+        if not self._framework.state.sharded:
+            return ""
+        if self.copies is None:
+            return "the model is sharded, and not by shard(model, ...) alone"
+        return self.copies.why_not()
 
     def _is_divided(self) -> None:
         """Take note that the shards are divided over the present ranks."""
@@ -290,7 +285,8 @@ class Sharding(Feature):
             _be_in_a_group(self._framework.device)
             if self._shards is not None:
                 self._shards.ranks = self._further_ranks()
-            self._connect_copies()
+            if self.copies is not None and self._framework.member is not None:
+                self.copies.connect(self._framework.member)
 
     def finished(self) -> None:
         """Let go of the group in which checkpoints were written."""

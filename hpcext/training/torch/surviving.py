@@ -28,7 +28,9 @@ _KIND = dist.ProcessGroup.BackendType.GLOO
 class Survivor(Protocol):
     """What decides whether a step survives an error of communication."""
 
-    broken: bool
+    @property
+    def skips(self) -> bool:
+        """Whether the present step is one without effect."""
 
     def survives(self, error: RuntimeError) -> bool:
         """Return whether the present step goes on, without effect, in spite of an error."""
@@ -70,7 +72,7 @@ class Surviving(dist.ProcessGroup):
     def _carry_out(self, operation: str, fill: Callable[[], object], args: Any, named: Any) -> Any:
         """Carry an operation out to its end; in a step that is broken, fill in what there is."""
         survivor = self.survivor
-        if survivor is None or not survivor.broken:
+        if survivor is None or not survivor.skips:
             try:
                 if operation in _SCATTERS:
                     return self._reduce_scatter(*args)
