@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -199,9 +198,15 @@ class InPlace(Resizing, abc.ABC):
         RuntimeError
             That is not possible: the job goes on from its last checkpoint.
         """
+        why = ""
         while True:
-            with contextlib.suppress(Overtaken):
+            try:
                 return self._go_on(regroup, facts)
+            except Overtaken as error:
+                # Only the words, since the error keeps its group.
+                why = f" ({' '.join(str(error.__cause__ or error).split())})"
+            except Unreachable as error:
+                raise Unreachable(f"{error}{why}") from None
 
     def _go_on(
         self, regroup: Callable[[Ranks], object], facts: Callable[[], Mapping[str, Any]]
@@ -224,7 +229,7 @@ class InPlace(Resizing, abc.ABC):
             facts_of_another = self.level(facts)
         except RuntimeError as error:
             if self.broke(error):
-                raise Overtaken("others have died") from None
+                raise Overtaken("others have died") from error
             raise
         if self.coordinator.ranks.rank == 0 and lost:
             size = group.size + len(lost)

@@ -228,6 +228,22 @@ def test_a_rank_that_dies_in_a_validation(start: Any, tmp_path: Path) -> None:
     once(training)
 
 
+@pytest.mark.slow
+def test_a_rank_of_a_sharded_model_that_dies_in_a_validation(start: Any, tmp_path: Path) -> None:
+    """What comes of that would count, and is of no meaning; so all end."""
+    words = ("--shard", "--global-batch", "12", "--pause", "0.3", "--validate")
+    training = start(*words, size=3, replace=1)
+    wait_for(lambda: len(training.account()) > 9, "steps")
+    (tmp_path / "hurry").touch()
+    wait_for((tmp_path / "validates-1").exists, "a validation")
+    pids = {line["rank"]: line["pid"] for line in training.account()}
+    os.kill(pids[2], signal.SIGKILL)
+    assert training.wait() != 0
+    assert "rank 2 of 3 ended with signal 9" in training.output
+    assert "session.validation" in training.output
+    assert "went on from step" not in training.output
+
+
 @pytest.mark.parametrize(
     ("words", "rank", "replace", "why"),
     [

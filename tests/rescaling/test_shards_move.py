@@ -119,3 +119,16 @@ def test_replicas_come_and_go(start: Any) -> None:
     account = training.account()
     assert samples(account) == {epoch: list(range(LENGTH)) for epoch in range(4)}
     assert sizes(account) == [2, 4, 2]
+
+
+def test_a_validation_leaves_parameters_gathered(start: Any) -> None:
+    """Those of the outermost module, which has some; epochs and changes of size go on after it."""
+    words = ("--shard", "--validate", "--epochs", "3", "--global-batch=12", "--gates", "30")
+    training = start(*words, size=2)
+    at_gate(training, 30)
+    training.ask(1)
+    wait_for(training.proposed, "the request")
+    training.open_gate(30)
+    assert training.answer()["ok"]
+    assert training.wait() == 0, training.output
+    assert samples(training.account()) == {epoch: list(range(LENGTH)) for epoch in range(3)}

@@ -56,6 +56,12 @@ def fail(at: int | None, session: Session, directory: Path) -> None:
         raise RuntimeError("rank 1 failed alone")
 
 
+def network(width: int, *, normalized: bool) -> nn.Module:
+    """The model; if it is normalized, its buffers are sent before each pass."""
+    layers = nn.Sequential(nn.Linear(12, width), nn.Tanh(), nn.Linear(width, 1))
+    return nn.Sequential(nn.BatchNorm1d(12), layers) if normalized else layers
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
@@ -97,10 +103,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915
     data = TensorDataset(torch.arange(LENGTH), inputs, targets)
     # Widths that neither two nor three ranks divide evenly; with one row, some have none.
     width = 25 if args.shard else 32
-    model: nn.Module = nn.Sequential(nn.Linear(12, width), nn.Tanh(), nn.Linear(width, 1))
-    if args.validate:
-        # Its buffers are sent before each pass.
-        model = nn.Sequential(nn.BatchNorm1d(12), model)
+    model = network(width, normalized=args.validate)
     if args.full:
         vars(importlib.import_module("hpcext.training.torch.copies"))["room_bytes"] = lambda: 0
     if args.shard:
@@ -211,7 +214,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915
     moments = [whole(value) for each in optimizer.state.values() for value in each.values()]
     if args.shard:
         parts = [*state.values(), *moments]
-        model = nn.Sequential(nn.Linear(12, width), nn.Tanh(), nn.Linear(width, 1))
+        model = network(width, normalized=args.validate)
         model.load_state_dict(state)
         if session.rank == 0:
             torch.save(parts, args.directory / "parts.pt")

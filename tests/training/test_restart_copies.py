@@ -9,7 +9,7 @@ import pytest
 
 from hpcext.launch.change import leaving
 from hpcext.training.redistribution import Change, Division, Rows, ring
-from hpcext.training.restart_copies import Choice, Told, choose
+from hpcext.training.restart_copies import Choice, Told, choose, from_numbers, numbered
 
 
 def told(rank: int, *steps: int, size: int = 4, group: int = 7, ward: bool = True) -> list[Told]:
@@ -39,6 +39,14 @@ def test_two_that_die_at_once() -> None:
     # Rank 2 had the copy of rank 1.
     assert choose([told(0, 9), told(3, 9)], None) is None
     assert choose([told(0, 9), told(2, 9)], None) == Choice(7, 9, 4, (0, 2), {1: 1, 3: 0})
+
+
+def test_what_is_told_is_equally_many_numbers() -> None:
+    mine = [*told(2, 9, 8), *told(1, 8, size=3, group=6, ward=False)]
+    for many in range(4):
+        numbers = numbered(mine[:many], 3)
+        assert len(numbers) == 15
+        assert from_numbers(numbers) == mine[:many]
 
 
 def test_replicas_have_the_shards_of_each_other() -> None:

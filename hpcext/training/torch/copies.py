@@ -76,6 +76,12 @@ class Copies(Feature):
         self._spoilt = False  # whether the shards are not those of a step
         self._group: dist.ProcessGroup | None = None
         self._ring: list[int] = []
+        # Asked before any of them has been gathered.
+        self._whole = all(
+            is_sharded(each) or not each.requires_grad
+            for model in self._models
+            for each in model.model.parameters()
+        )
 
     @functools.cached_property
     def _models(self) -> list[Wrapped]:
@@ -298,12 +304,7 @@ class Copies(Feature):
 
     def why_not(self) -> str:
         """Return why no copy is whole; empty if they are."""
-        models = [each.model for each in self._models]
-        if all(
-            is_sharded(each) or not each.requires_grad for m in models for each in m.parameters()
-        ):
-            return ""
-        return "some parameters of a sharded model are not sharded"
+        return "" if self._whole else "some parameters of a sharded model are not sharded"
 
     def tensors(self) -> list[Held]:
         """Return the sharded tensors, some of which an optimizer makes in its first step.

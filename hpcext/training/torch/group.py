@@ -249,7 +249,7 @@ class Member(Membership):
         try:
             yield {"timeout": timedelta(seconds=CONNECT_S)}
         except RuntimeError as error:
-            raise Overtaken(f"group {self.group.number}: {error}") from None
+            raise Overtaken(f"group {self.group.number}: {error}") from error
         finally:
             self.connecting = False
 

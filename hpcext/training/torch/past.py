@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -107,9 +108,15 @@ class Recorder:
     def models(self) -> list[torch.nn.Module]:
         """Return the models that the session trains."""
         state = self._framework.state
-        if state.sharded:
-            return [each for each in state.modules() if any(map(is_sharded, each.parameters()))]
-        return [model.module for model in self._framework.models]
+        if not state.sharded:
+            return [model.module for model in self._framework.models]
+        # Their parameters may have been gathered, as by a validation.
+        kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
+        return [
+            each
+            for each in state.modules()
+            if any(isinstance(part, kind) for part in each.modules())
+        ]
 
     def _trained(self, value: Any) -> bool:
         """Return whether only optimizers change an object, apart from its buffers."""

@@ -270,6 +270,7 @@ class Sharding(Feature):
                 "the same step; the job goes on from its last checkpoint"
             )
         self.is_behind = place.epoch < max(epoch for epoch, *_ in found)
+        self._framework.state.reshard()
         past, change = copies.begin_again(choice)
         change.arrive(self._framework.device)
         self._is_divided()
@@ -277,6 +278,7 @@ class Sharding(Feature):
 
     def epoch_begins(self) -> None:
         """Check that the model was not sharded after the session was made."""
+        self._framework.state.reshard()
         self.beginning()
 
     def regrouped(self) -> None:

@@ -114,6 +114,13 @@ class TorchState(TorchRandom):
             found.update((id(part), part) for part in wrapped if id(part) not in inner)
         return list(found.values())
 
+    def reshard(self) -> None:
+        """Put shards in place of parameters that FSDP2 keeps gathered, as after a validation."""
+        kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", ())
+        for part in (part for model in self.modules() for part in model.modules()):
+            if isinstance(part, kind):
+                cast(Any, part).reshard()
+
     def modules(self) -> Iterator[torch.nn.Module]:
         """Yield the models among the objects."""
         for value in self._objects.values():
