@@ -240,7 +240,7 @@ def test_a_rank_of_a_sharded_model_that_dies_in_a_validation(start: Any, tmp_pat
     os.kill(pids[2], signal.SIGKILL)
     assert training.wait() != 0
     assert "rank 2 of 3 ended with signal 9" in training.output
-    assert "session.validation" in training.output
+    assert "RuntimeError: " in training.output
     assert "went on from step" not in training.output
 
 
@@ -352,7 +352,9 @@ def test_kills_of_a_sharded_training(start: Any, tmp_path: Path, kills: int, bat
     while done < kills:
         time.sleep(chance.choice([0.02, 0.2, 1.0, 3.0]) * chance.random())
         assert training.process.poll() is None, training.wait()
-        trained = {pid: lines for pid, lines in tails(training).items() if lines}
+        # One that has joined makes its second step with copies of it elsewhere.
+        said = {file for file in training.path.glob("account-*") if file.stat().st_size}
+        trained = {int(file.name.split("-")[-1]) for file in said}
         steady = any(together(training, size, at) for size in (1, 2, 3, 4))
         with contextlib.suppress(psutil.NoSuchProcess):
             found = [each for each in launcher.children() if each.pid != first]

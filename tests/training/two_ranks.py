@@ -99,7 +99,9 @@ class Step:
 
 def layers(member: Member, place: Path) -> None:
     """What the layers of a sharded model exchange, before and after a rank has died."""
-    group = member.surviving([[0, 1]])
+    group = member.surviving("layers", [[0, 1]])
+    assert group.group_name == "layers"
+    assert member.surviving("layers", [[0, 1]]) is group
     own = torch.arange(4.0) + member.rank
     exchanged(own, group)
     if member.rank == 1:

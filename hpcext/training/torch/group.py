@@ -29,7 +29,7 @@ from hpcext.training.membership import Membership, Overtaken
 from hpcext.training.ranks import Ranks
 from hpcext.training.sockets import LOOPBACK, own_socket
 from hpcext.training.torch.ranks import TorchRanks, init
-from hpcext.training.torch.surviving import Surviving, Survivor, register
+from hpcext.training.torch.surviving import Surviving, Survivor, call, register
 
 SILENT_S = 30
 """Seconds after which another node that is silent counts as unreachable, if ranks may go on without
@@ -79,6 +79,7 @@ class Member(Membership):
         self._services: list[Door | LocalDoor] = []
         self._sockets: set[int] = set()
         self._groups: list[dist.ProcessGroup] = []
+        self._layers: dict[str, Surviving] = {}
         self._meetings = 0
         self._freed = threading.Event()
         self.connecting = False
@@ -135,9 +136,11 @@ class Member(Membership):
             for group in self._groups:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
         self._freed = threading.Event()
-        self._groups, self._sockets, self._meetings = [], set(), 0
+        self._groups, self._sockets, self._meetings, self._layers = [], set(), 0, {}
         if dist.is_initialized():
             dist.destroy_process_group()
+        # Groups find each other by their numbers, of which one that was not formed has taken some.
+        distributed_c10d._world.group_count = 0
         before, present = self._hooks
         if sys.excepthook is present:
             # Each group adds one that puts the rank before each line of a traceback.
@@ -188,11 +191,14 @@ class Member(Membership):
             self._note(before, found)
         return found
 
-    def surviving(self, parts: Sequence[Sequence[int]]) -> dist.ProcessGroup:
-        """Connect ranks for the layers of a sharded model; all ranks of the group call it.
+    def surviving(self, name: str, parts: Sequence[Sequence[int]]) -> dist.ProcessGroup:
+        """Connect ranks for the layers of sharded models; all ranks of the group call it.
 
         Parameters
         ----------
+        name : str
+            What it is to be called. DTensor may go on using a mesh of an earlier group of as many
+            ranks, which finds this one by that name.
         parts : sequence of sequences of int
             The ranks of each group.
 
@@ -201,20 +207,22 @@ class Member(Membership):
         ProcessGroup
             That of this rank, whose operations do nothing in a step that a dead rank has broken.
         """
-        backend, mine = register(), None
-        for ranks in parts:
-            group = self.subgroup(ranks, backend)
+        mine = self._layers.get(name)
+        for ranks in parts if mine is None else ():
+            group = self.subgroup(ranks, register())
             mine = group if isinstance(group, Surviving) else mine
         assert mine is not None
-        mine.survivor, mine.freed = self.survivor, self._freed
+        if name not in self._layers:
+            mine.survivor, mine.freed = self.survivor, self._freed
+            call(mine, name)
+            self._layers[name] = mine
         return mine
 
     def survive(self, survivor: Survivor) -> None:
         """Ask an object about errors in the layers of sharded models."""
         self.survivor = survivor
-        for group in self._groups:
-            if isinstance(group, Surviving):
-                group.survivor = survivor
+        for group in self._layers.values():
+            group.survivor = survivor
 
     def abort(self) -> None:
         """End, with errors, what waits for other members of the group; any thread calls it."""

@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
+from torch.distributed import distributed_c10d
 
 from hpcext.training.torch.ranks import wait_for
 
@@ -187,3 +188,12 @@ def register() -> str:
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, Surviving, devices=["cpu"])
     return BACKEND
+
+
+def call(group: Surviving, name: str) -> None:
+    """Give a group a name of its own, by which it is found."""
+    kept: Any = distributed_c10d
+    kept._unregister_process_group(group.group_name)
+    cast(Any, group)._set_group_name(name)
+    kept._world.pg_names[group] = name
+    kept._register_process_group(name, group)

@@ -66,8 +66,8 @@ class Wrapped:
     alone : bool
         Whether this process holds all shards for now, until it joins other ranks.
     connect : callable, optional
-        Connects ranks, given those of each group, and returns that of this rank; by default groups
-        are those that PyTorch makes.
+        Connects ranks, given a name and those of each group, and returns that of this rank; by
+        default groups are those that PyTorch makes.
 
     Raises
     ------
@@ -83,7 +83,7 @@ class Wrapped:
         options: Mapping[str, Any],
         *,
         alone: bool = False,
-        connect: Callable[[Sequence[Sequence[int]]], dist.ProcessGroup] | None = None,
+        connect: Callable[[str, Sequence[Sequence[int]]], dist.ProcessGroup] | None = None,
     ) -> None:
         if replica is not None and options.get("mesh") is not None:
             raise ValueError("shard(): a mesh has its own replicas; give mesh or replica_ranks")
@@ -179,10 +179,13 @@ class Wrapped:
         if self._connect is None or ranks == 1:
             shape = (ranks,) if names is None else tuple(numbers.shape)
             return init_device_mesh(device.type, shape, mesh_dim_names=names)
-        groups = [self._connect(numbers.tolist())]
         if names is None:
-            return DeviceMesh.from_group(groups[0], device.type)
-        groups.insert(0, self._connect(numbers.T.tolist()))
+            group = self._connect(f"hpcext-shards-{shards}", numbers.tolist())
+            return DeviceMesh.from_group(group, device.type)
+        groups = [
+            self._connect(f"hpcext-replicas-{shards}", numbers.T.tolist()),
+            self._connect(f"hpcext-shards-{shards}", numbers.tolist()),
+        ]
         return DeviceMesh.from_group(groups, device.type, numbers, mesh_dim_names=names)
 
     def placements(self, *, divided: bool) -> tuple[Replicate | Shard, ...]:
