@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import distributed_c10d
 
 from hpcext.rendezvous import Group, Rendezvous
+from hpcext.training.torch import group
 from hpcext.training.torch.group import Member
 from hpcext.training.torch.transfer import _attached, _buckets, _checksum, _detached
 
@@ -72,3 +74,20 @@ def test_tracebacks_begin_with_the_rank_once(
     of_the_script = sys.excepthook = lambda *_: None
     member.leave()
     assert sys.excepthook is of_the_script
+
+
+def test_a_group_that_was_not_formed_leaves_no_number_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups find each other by their numbers, and others may have formed that one."""
+
+    def fails(*_args: object, **_named: object) -> None:
+        distributed_c10d._process_group_name([], use_hashed_name=False)
+        raise RuntimeError("gloo: Connect timeout")
+
+    member = Member(Rendezvous(tmp_path), rank=0, size=2, device=torch.device("cpu"))
+    monkeypatch.setattr(group, "init", fails)
+    with pytest.raises(RuntimeError, match="Connect timeout"):
+        member.form(Group(0, 2))
+    member.leave()
+    assert distributed_c10d._world.group_count == 0
