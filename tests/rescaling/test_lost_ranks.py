@@ -349,21 +349,20 @@ def test_kills_of_a_sharded_training(start: Any, tmp_path: Path, kills: int, bat
     training = start(*words, "--until", str(over), size=4, replace=4 * kills)
     first = wait_for(lambda: together(training, 4), "four ranks")[0]
     launcher, done, at, joined = psutil.Process(training.process.pid), 0, 0.0, 0
+    again = True  # whether a new one may die before the others have gone on without the last one
     while done < kills:
         time.sleep(chance.choice([0.02, 0.2, 1.0, 3.0]) * chance.random())
         assert training.process.poll() is None, training.wait()
-        # One that has joined makes its second step with copies of it elsewhere.
         said = {file for file in training.path.glob("account-*") if file.stat().st_size}
         trained = {int(file.name.split("-")[-1]) for file in said}
         steady = any(together(training, size, at) for size in (1, 2, 3, 4))
         with contextlib.suppress(psutil.NoSuchProcess):
             found = [each for each in launcher.children() if each.pid != first]
             new = [each for each in found if each.pid not in trained]
-            if one := chance.choice([*new, *(found if steady else [])] or [None]):
+            if one := chance.choice((found if steady else new if again else []) or [None]):
                 one.kill()
-                done += 1
+                done, at, again = done + 1, time.time(), steady
                 joined += one in new
-                at = time.time()
     assert joined > kills / 20
     last = max(lines[-1]["epoch"] for lines in tails(training).values() if lines) + 3
     over.write_text(str(last))
