@@ -361,7 +361,7 @@ def test_kills_of_a_sharded_training(start: Any, tmp_path: Path, kills: int, bat
             new = [each for each in found if each.pid not in trained]
             if one := chance.choice((found if steady else new if again else []) or [None]):
                 one.kill()
-                done, at, again = done + 1, time.time(), steady
+                done, at, again = done + 1, time.time(), steady and one not in new
                 joined += one in new
     assert joined > kills / 20
     last = max(lines[-1]["epoch"] for lines in tails(training).values() if lines) + 3
