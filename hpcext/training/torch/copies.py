@@ -103,6 +103,10 @@ class Copies(Feature):
                 self.coordinator.reporter.note(_NO_ROOM)
         if not self._has_room:
             return
+        for copy in self._all():
+            if copy.past.step == past.step:
+                # The script may be in another epoch by now.
+                copy.past = past
         there, certain = self._is_latest(past.step), self._certain
         due = certain is None or past.step - certain.past.step >= self._interval.steps
         self._interval.step_begins(time.monotonic(), copies=due and not there)
@@ -119,10 +123,7 @@ class Copies(Feature):
         send : bool
             Whether the ranks can communicate.
         """
-        latest = self._latest
-        if latest is not None and self._is_latest(past.step):
-            # It may be in another epoch by now.
-            latest.past = past
+        if self._is_latest(past.step):
             return
         self._latest = latest = self._copied(past)
         ranks = self.coordinator.ranks
