@@ -348,3 +348,8 @@ def test_what_is_not_protected_is_said_once(capfd: pytest.CaptureFixture[str]) -
         stage.step()
     said = capfd.readouterr().err
     assert said.count("ranks that die are not replaced: the batches of ranks follow") == 1
+
+
+def test_a_number_of_steps_between_copies_is_refused() -> None:
+    with pytest.raises(ValueError, match="copy_every_steps=0: at least 1, or None"):
+        Session(copy_every_steps=0)

@@ -108,6 +108,7 @@ def layers(member: Member, place: Path) -> None:
         (place / "dies").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     wait_for(place / "dies")
+    # What is being sent as it dies, gloo may never end: see `unsent`.
     time.sleep(0.5)
     member.survive(step := Step(survives=True))
     exchanged(own, group)

@@ -113,8 +113,9 @@ def _nothing(*_args: Any) -> None:
 
 def _gather(output: torch.Tensor, own: torch.Tensor, *_options: Any) -> None:
     """Take the own part for that of every rank."""
-    flat = own.reshape(-1)
-    output.view(-1, flat.numel()).copy_(flat.expand(output.numel() // max(1, flat.numel()), -1))
+    if own.numel():
+        # FSDP2 has it in its place of the output already.
+        output.view(-1, own.numel()).copy_(own.reshape(1, -1).clone())
 
 
 def _scatter(output: torch.Tensor, whole: torch.Tensor, *_options: Any) -> None:
